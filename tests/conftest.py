@@ -1,0 +1,109 @@
+"""What holds for every test: no network, known thread counts, repeatable random inputs, nothing skipped.
+
+The environment is set before anything imports NumPy, Numba or a hub client, because each reads it only once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from typing import Any
+
+for _name, _value in {
+    "HF_HUB_OFFLINE": "1",  # weights come from the package or not at all
+    "TOKENIZERS_PARALLELISM": "false",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "MPLBACKEND": "agg",
+    "JUPYTER_PLATFORM_DIRS": "1",  # without it jupyter_core warns about folders that we do not use
+}.items():
+    os.environ.setdefault(_name, _value)
+
+import pytest  # noqa: E402
+from hypothesis import HealthCheck, settings  # noqa: E402
+
+INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
+
+_QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("ci", derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=_QUIET)
+settings.register_profile("interpreted", settings.get_profile("ci"), max_examples=15)  # plain Python loops are slow
+settings.register_profile("nightly", deadline=None, max_examples=3000, print_blob=True, suppress_health_check=_QUIET)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "interpreted" if INTERPRETED else "ci"))
+
+
+# ---- No network: loopback only ---------------------------------------------------------------------------------------
+
+
+class NetworkUseError(RuntimeError):
+    """A test tried to leave this machine."""
+
+
+def _is_local(host: object) -> bool:
+    if host in (None, "", "localhost", b"localhost", socket.gethostname()):
+        return True
+    try:
+        return ipaddress.ip_address(host.decode() if isinstance(host, bytes) else str(host)).is_loopback
+    except ValueError:
+        return False
+
+
+def _refuse(host: object) -> None:
+    if not _is_local(host):
+        raise NetworkUseError(f"a test tried to reach {host!r}; tests run offline and may only use 127.0.0.1")
+
+
+_connect, _connect_ex, _getaddrinfo = socket.socket.connect, socket.socket.connect_ex, socket.getaddrinfo
+
+
+def _guarded_connect(self: socket.socket, address: Any) -> None:
+    if isinstance(address, tuple):  # anything else is a local (Unix) socket
+        _refuse(address[0])
+    _connect(self, address)
+
+
+def _guarded_connect_ex(self: socket.socket, address: Any) -> int:
+    if isinstance(address, tuple):
+        _refuse(address[0])
+    return _connect_ex(self, address)
+
+
+def _guarded_getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+    _refuse(host)
+    return _getaddrinfo(host, *args, **kwargs)
+
+
+# ---- Nothing skipped: a skip is a test that nobody runs --------------------------------------------------------------
+
+NOT_RUN: list[str] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Close the network for the whole session, workers included."""
+    socket.socket.connect = _guarded_connect  # type: ignore[method-assign, assignment]
+    socket.socket.connect_ex = _guarded_connect_ex  # type: ignore[method-assign, assignment]
+    socket.getaddrinfo = _guarded_getaddrinfo
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped or hasattr(report, "wasxfail"):
+        NOT_RUN.append(report.nodeid)
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    if report.skipped:
+        NOT_RUN.append(report.nodeid)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if NOT_RUN and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if NOT_RUN:
+        terminalreporter.section("skipped or expected to fail: neither is allowed here", red=True)
+        for nodeid in sorted(set(NOT_RUN)):
+            terminalreporter.line(nodeid)
