@@ -1,0 +1,210 @@
+"""One request: reuse what is known of the prompt, prefill the rest, decode, remember the prompt."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachequant_lib.errors import CacheError, ContextLengthError, TokenError
+from cachequant_lib.kv.base import KVBlock, KVCache
+from cachequant_lib.kv.trie import TokenTrie
+from cachequant_lib.model.base import Model
+from cachequant_lib.model.tokenizer import check_token_ids
+
+Sampler = Callable[[NDArray[np.float32], np.random.Generator], int]
+
+
+def greedy(logits: NDArray[np.float32], rng: np.random.Generator) -> int:
+    """Pick the most likely token; the first one, should two be equal.
+
+    Parameters
+    ----------
+    logits : ndarray of float32, shape (V,)
+    rng : numpy.random.Generator
+        Not used; every sampler takes it.
+    """
+    return int(logits.argmax())
+
+
+def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0) -> Sampler:
+    """Return a sampler that draws from the softmax, sharpened and cut as asked.
+
+    Parameters
+    ----------
+    temperature : float, default 1.0
+        Logits are divided by it; below 1 the likely tokens become likelier.
+    top_k : int, optional
+        Keep only the k most likely tokens.
+    top_p : float, default 1.0
+        Keep the most likely tokens until their probabilities sum to at least this.
+
+    Raises
+    ------
+    ValueError
+        If `temperature` or `top_k` is not positive, or `top_p` is outside (0, 1].
+    """
+    if not temperature > 0 or not 0 < top_p <= 1 or (top_k is not None and top_k < 1):
+        raise ValueError(f"need temperature > 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
+
+    def draw(logits: NDArray[np.float32], rng: np.random.Generator) -> int:
+        order = np.argsort(-logits, kind="stable")[:top_k]  # (V,) -> (k,)
+        scaled = logits[order].astype(np.float64) / temperature
+        probabilities = np.exp(scaled - scaled[0])
+        probabilities /= probabilities.sum()
+        before = np.cumsum(probabilities) - probabilities
+        probabilities[before >= top_p] = 0.0
+        return int(rng.choice(order, p=probabilities / probabilities.sum()))
+
+    return draw
+
+
+@dataclass(frozen=True)
+class Generation:
+    """What one request produced and what it cost.
+
+    Attributes
+    ----------
+    token_ids : tuple of int
+        New tokens only; an end-of-sequence token that stopped the request is the last of them.
+    text : str
+        The new tokens decoded.
+    prompt_tokens, cached_tokens : int
+        Length of the prompt, and how much of it came from the prefix cache.
+    prefill_s : float
+        Seconds in the one forward over the uncached part of the prompt, which yields the first new token.
+    decode_step_s : tuple of float
+        Seconds of each later forward, one a new token but the first.
+    overhead_s : float
+        Everything else in the call: tokenising, choosing tokens, and the prefix cache's lookup, copies and insert.
+    kv_bytes_read : int
+        Bytes of keys and values that attention read.
+    """
+
+    token_ids: tuple[int, ...]
+    text: str
+    prompt_tokens: int
+    cached_tokens: int
+    prefill_s: float
+    decode_step_s: tuple[float, ...]
+    overhead_s: float
+    kv_bytes_read: int
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds in all decode forwards together."""
+        return sum(self.decode_step_s)
+
+    @property
+    def hit_rate(self) -> float:
+        """Cached tokens over prompt tokens."""
+        return self.cached_tokens / self.prompt_tokens
+
+
+def generate(
+    model: Model,
+    prompt: str | Sequence[int],
+    max_new_tokens: int = 50,
+    *,
+    kv: str | KVCache = "dense",
+    prefix_cache: TokenTrie | None = None,
+    namespace: str = "",
+    sampler: Sampler = greedy,
+    seed: int = 0,
+    stop_at_eos: bool = True,
+) -> Generation:
+    """Continue a prompt, with prefill and decode timed apart.
+
+    Parameters
+    ----------
+    model : Model
+    prompt : str or sequence of int
+        Text, or token ids.
+    max_new_tokens : int, default 50
+        With 0 the prompt is only prefilled, which warms a prefix cache.
+    kv : str or KVCache, default "dense"
+        Name of a KV format, or an empty cache from ``model.new_kv(...)``.
+    prefix_cache : TokenTrie, optional
+        Keys and values of earlier prompts. The longest stored beginning of the prompt is reused, its last token never:
+        the next token's logits need a forward there. The prompt's own rows are stored afterwards; new tokens' are not.
+    namespace : str, default ""
+        Whose prompts these are. A prefix cache serves one model and one namespace, and refuses any other.
+    sampler : callable, default greedy
+        Takes logits (V,) and a random generator, returns a token id.
+    seed : int, default 0
+        Seed of that generator.
+    stop_at_eos : bool, default True
+        Stop after the model's end-of-sequence token.
+
+    Returns
+    -------
+    Generation
+
+    Raises
+    ------
+    TokenError
+        For an empty prompt, ids outside the vocabulary, or a negative `max_new_tokens`.
+    ContextLengthError
+        If prompt and new tokens do not fit the model's context; nothing has been computed then.
+    CacheError
+        If the prefix cache holds rows of another model or namespace, or `kv` is not empty.
+    """
+    started = time.perf_counter()
+    prompt_ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    ids: list[int] = check_token_ids(prompt_ids, model.config.vocab_size).tolist()
+    _check_length(model, len(ids), max_new_tokens)
+    cache = model.new_kv(kv, capacity=len(ids) + max_new_tokens) if isinstance(kv, str) else kv
+    if cache.length:
+        raise CacheError(f"kv must be empty, it holds {cache.length} positions")
+    matched = _restore_prefix(model, ids, cache, prefix_cache, namespace)
+    bytes_before = cache.bytes_read
+
+    clock = time.perf_counter()
+    logits = model.forward(ids[matched:], cache, last_only=True)[-1]  # (1, V) -> (V,)
+    prefill_s = time.perf_counter() - clock
+
+    rng = np.random.default_rng(seed)
+    new_ids: list[int] = []
+    step_s: list[float] = []
+    while len(new_ids) < max_new_tokens:
+        new_ids.append(sampler(logits, rng))
+        if len(new_ids) == max_new_tokens or (stop_at_eos and new_ids[-1] == model.config.eos_token_id):
+            break
+        clock = time.perf_counter()
+        logits = model.forward(new_ids[-1:], cache, last_only=True)[-1]  # (1, V) -> (V,)
+        step_s.append(time.perf_counter() - clock)
+
+    if prefix_cache is not None:
+        prefix_cache.insert(ids, cache.read_block(matched, len(ids)).rows, start=matched)
+    text = model.tokenizer.decode(new_ids)
+    overhead_s = time.perf_counter() - started - prefill_s - sum(step_s)
+    kv_bytes_read = cache.bytes_read - bytes_before
+    return Generation(tuple(new_ids), text, len(ids), matched, prefill_s, tuple(step_s), overhead_s, kv_bytes_read)
+
+
+def _check_length(model: Model, prompt_tokens: int, max_new_tokens: int) -> None:
+    """Raise unless every position that will be computed has a place in the context; the last new token has none."""
+    if max_new_tokens < 0:
+        raise TokenError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
+    positions = prompt_tokens + max(max_new_tokens - 1, 0)
+    if positions > model.config.context_length:
+        raise ContextLengthError(
+            f"{prompt_tokens} prompt tokens and {max_new_tokens} new ones need {positions} positions;"
+            f" {model.name} has {model.config.context_length}"
+        )
+
+
+def _restore_prefix(model: Model, ids: list[int], cache: KVCache, trie: TokenTrie | None, namespace: str) -> int:
+    """Copy the longest known beginning of the prompt into an empty cache; return its length."""
+    if trie is None:
+        return 0
+    owner = (model.fingerprint, namespace)
+    if trie.owner not in (None, owner):
+        raise CacheError(f"this prefix cache holds rows of another model or namespace than {model.name}, {namespace!r}")
+    trie.owner = owner
+    matched, rows = trie.lookup(ids[:-1])
+    if rows is None:
+        return 0
+    cache.write_block(KVBlock(rows))
+    return matched

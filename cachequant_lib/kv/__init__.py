@@ -1,0 +1,1 @@
+"""Keeping K and V: within one request (``dense``) and across requests (``trie``)."""

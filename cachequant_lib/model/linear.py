@@ -1,0 +1,247 @@
+"""The linear layers, one class a weight format, and the integer products of two tensors.
+
+This is where a format meets its kernel. A quantised layer quantises its input a row at a time and multiplies
+integers; the weight is quantised once, when the layer is made.
+"""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachequant_lib.errors import FormatError
+from cachequant_lib.formats import BFP8Tensor, Int8Tensor, Scheme, quantize_bfp8, quantize_int8
+from cachequant_lib.kernels import loops
+
+FloatArray = NDArray[np.float32]
+
+
+class Linear(ABC):
+    """``y = x @ weight.T + bias`` for x (M, K), weight (N, K) and bias (N,).
+
+    Attributes
+    ----------
+    in_features, out_features : int
+        K and N.
+    """
+
+    arithmetic: ClassVar[str]
+
+    def __init__(self, weight: FloatArray, bias: FloatArray | None = None) -> None:
+        if weight.ndim != 2 or weight.size == 0:
+            raise FormatError(f"expected a weight (N, K), got shape {weight.shape}")
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise FormatError(f"expected a bias of shape ({len(weight)},), got {bias.shape}")
+        self.out_features, self.in_features = weight.shape
+        self.bias = np.zeros(len(weight), np.float32) if bias is None else bias.astype(np.float32, copy=False)
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """Apply the layer to x (M, K) float32; returns (M, N) float32."""
+        if x.ndim != 2 or x.shape[1] != self.in_features:
+            raise FormatError(f"expected x (M, {self.in_features}), got shape {x.shape}")
+        return self._apply(x)
+
+    @abstractmethod
+    def _apply(self, x: FloatArray) -> FloatArray: ...
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of the stored weight and bias."""
+
+    @abstractmethod
+    def bits_per_weight(self) -> float:
+        """Storage of one weight in bits, its share of the scales included."""
+
+    def describe(self) -> str:
+        """One line: shape, arithmetic and storage."""
+        shape = f"{self.in_features} -> {self.out_features}"
+        return f"{type(self).__name__} {shape}, {self.arithmetic}, {self.bits_per_weight():.4g} bits per weight"
+
+
+class Float32Linear(Linear):
+    """The exact layer: float32 weight, multiplied by the BLAS that NumPy carries."""
+
+    arithmetic = "float32"
+
+    def __init__(self, weight: FloatArray, bias: FloatArray | None = None) -> None:
+        super().__init__(weight, bias)
+        self.weight = np.ascontiguousarray(weight, dtype=np.float32)
+
+    def _apply(self, x: FloatArray) -> FloatArray:
+        y: FloatArray = x @ self.weight.T  # (M, K) @ (K, N) -> (M, N)
+        y += self.bias
+        return y
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored weight and bias."""
+        return self.weight.nbytes + self.bias.nbytes
+
+    def bits_per_weight(self) -> float:
+        """32."""
+        return 32.0
+
+
+class Int8Linear(Linear):
+    """int8 weight with one exact scale an output channel, int8 input with one a token; integers multiplied exactly."""
+
+    arithmetic = "true integer"
+
+    def __init__(self, weight: FloatArray, bias: FloatArray | None = None) -> None:
+        super().__init__(weight, bias)
+        _check_sum_length(self.in_features)
+        self.tensor = quantize_int8(weight)
+        self._scales = self.tensor.scales.astype(np.float64)
+
+    def _apply(self, x: FloatArray) -> FloatArray:
+        codes = quantize_int8(x)
+        out = np.empty((len(x), self.out_features), np.float32)
+        x_scales = codes.scales.astype(np.float64)
+        loops.matmul_int8(codes.codes, x_scales, self.tensor.codes, self._scales, self.bias, out)
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored weight and bias."""
+        return self.tensor.nbytes + self.bias.nbytes
+
+    def bits_per_weight(self) -> float:
+        """8 and a share of the row's float32 scale."""
+        return self.tensor.bits_per_value
+
+
+class BFP8Linear(Linear):
+    """BFP8 weight and input, one power-of-two scale for 32 values; integers multiplied exactly block by block."""
+
+    arithmetic = "true integer"
+
+    def __init__(self, weight: FloatArray, bias: FloatArray | None = None) -> None:
+        super().__init__(weight, bias)
+        self.tensor = quantize_bfp8(weight)
+        self._scales = np.ldexp(1.0, self.tensor.exponents)
+
+    def _apply(self, x: FloatArray) -> FloatArray:
+        blocks = quantize_bfp8(x)
+        out = np.empty((len(x), self.out_features), np.float32)
+        x_scales = np.ldexp(1.0, blocks.exponents)
+        loops.matmul_bfp8(blocks.mantissas, x_scales, self.tensor.mantissas, self._scales, self.bias, out)
+        return out
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stored weight and bias."""
+        return self.tensor.nbytes + self.bias.nbytes
+
+    def bits_per_weight(self) -> float:
+        """8 and a share of the block's exponent."""
+        return self.tensor.bits_per_value
+
+
+class SchemeLinear(Linear):
+    """Any corner of the scheme grid, simulated: quantise, dequantise, multiply in float32.
+
+    It loses what the scheme loses and saves no time, which is what an experiment about quality needs.
+    """
+
+    arithmetic = "simulated (dequantise and multiply)"
+
+    def __init__(self, weight: FloatArray, bias: FloatArray | None = None, *, scheme: Scheme) -> None:
+        super().__init__(weight, bias)
+        self.scheme = scheme
+        self.weight = scheme.quantize(weight).dequantize()
+
+    def _apply(self, x: FloatArray) -> FloatArray:
+        y: FloatArray = self.scheme.quantize(x).dequantize() @ self.weight.T  # (M, K) @ (K, N) -> (M, N)
+        y += self.bias
+        return y
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes the scheme would need; the simulation itself holds float32."""
+        return round(self.bits_per_weight() * self.weight.size / 8) + self.bias.nbytes
+
+    def bits_per_weight(self) -> float:
+        """8 and a share of the scheme's scale."""
+        return self.scheme.bits_per_value(self.in_features, self.out_features)
+
+
+def matmul_int8(x: Int8Tensor, weight: Int8Tensor, bias: FloatArray | None = None) -> FloatArray:
+    """Multiply two int8 matrices with true integer arithmetic: ``x @ weight.T + bias``.
+
+    Parameters
+    ----------
+    x : Int8Tensor, codes (M, K)
+    weight : Int8Tensor, codes (N, K)
+    bias : ndarray of float32, shape (N,), optional
+
+    Returns
+    -------
+    ndarray of float32, shape (M, N)
+        Sums of products are exact in int32, then scaled in float64: M N K multiply-adds, one scaling an output.
+
+    Raises
+    ------
+    FormatError
+        If an operand is not int8, the shapes do not match, or K is long enough for an int32 sum to overflow.
+    """
+    for operand in (x, weight):
+        if not isinstance(operand, Int8Tensor):
+            raise FormatError(f"matmul_int8 takes two Int8Tensor, got {type(operand).__name__}")
+    bias = _check_matmul(x.codes, weight.codes, bias)
+    _check_sum_length(x.codes.shape[1])
+    out = np.empty((len(x.codes), len(weight.codes)), np.float32)
+    x_scales, weight_scales = x.scales.astype(np.float64), weight.scales.astype(np.float64)
+    loops.matmul_int8(x.codes, x_scales, weight.codes, weight_scales, bias, out)
+    return out
+
+
+def matmul_bfp8(x: BFP8Tensor, weight: BFP8Tensor, bias: FloatArray | None = None) -> FloatArray:
+    """Multiply two BFP8 matrices with true integer arithmetic inside each block: ``x @ weight.T + bias``.
+
+    Parameters
+    ----------
+    x : BFP8Tensor, mantissas (M, K)
+    weight : BFP8Tensor, mantissas (N, K)
+        With the block size of `x`.
+    bias : ndarray of float32, shape (N,), optional
+
+    Returns
+    -------
+    ndarray of float32, shape (M, N)
+        Sums within a block are exact in int32; K / 32 scalings an output in float64.
+
+    Raises
+    ------
+    FormatError
+        If an operand is not BFP8, the shapes or the block sizes do not match.
+    """
+    for operand in (x, weight):
+        if not isinstance(operand, BFP8Tensor):
+            raise FormatError(f"matmul_bfp8 takes two BFP8Tensor, got {type(operand).__name__}")
+    bias = _check_matmul(x.mantissas, weight.mantissas, bias)
+    if x.block_size != weight.block_size:
+        raise FormatError(f"block sizes differ: {x.block_size} and {weight.block_size}")
+    _check_sum_length(x.block_size)
+    out = np.empty((len(x.mantissas), len(weight.mantissas)), np.float32)
+    x_scales, weight_scales = np.ldexp(1.0, x.exponents), np.ldexp(1.0, weight.exponents)
+    loops.matmul_bfp8(x.mantissas, x_scales, weight.mantissas, weight_scales, bias, out)
+    return out
+
+
+def _check_matmul(x: NDArray[np.int8], weight: NDArray[np.int8], bias: FloatArray | None) -> FloatArray:
+    """Raise unless x (M, K), weight (N, K) and bias (N,) fit; return the bias, zeros if there is none."""
+    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
+        raise FormatError(f"expected codes (M, K) and (N, K), got {x.shape} and {weight.shape}")
+    if bias is None:
+        return np.zeros(len(weight), np.float32)
+    if bias.shape != (len(weight),):
+        raise FormatError(f"expected a bias of shape ({len(weight)},), got {bias.shape}")
+    return bias.astype(np.float32, copy=False)
+
+
+def _check_sum_length(count: int) -> None:
+    """Raise if `count` products of codes could overflow the kernel's int32 sum."""
+    if count > loops.MAX_K:
+        raise FormatError(f"a sum of {count} products can overflow int32; the longest safe one is {loops.MAX_K}")
