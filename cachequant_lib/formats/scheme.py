@@ -70,7 +70,7 @@ def scales_of(max_abs: FloatArray, rule: ScaleRule) -> FloatArray:
         snapped = np.ldexp(np.ceil(fraction * 2 * SNAP_STEPS) / (2 * SNAP_STEPS), exponent)
         if (snapped > np.finfo(np.float32).max).any():
             raise FormatError(f"magnitude {max_abs.max():.4g} has no snapped scale in float32")
-        return snapped.astype(np.float32)
+        return np.asarray(snapped, np.float32)
     with np.errstate(over="ignore"):
         half = max_abs.astype(np.float16)
     half = np.where(half.astype(np.float32) < max_abs, np.nextafter(half, np.float16(np.inf)), half)
