@@ -166,11 +166,11 @@ generic: $(STAMP)
 
 # Run again, every committed notebook gives the same bytes.
 notebooks: $(STAMP)
-	@$(PY) -m book.run_notebooks --check
+	@$(PY) -m benchmarks.notebooks --check
 
 # And every output that a reader sees equals the one in the file.
 nbval: $(STAMP)
-	@$(PYTEST) --nbval --nbval-sanitize-with notebooks/.nbval.cfg -n $(JOBS) --dist loadfile notebooks
+	@$(PY) -m benchmarks.notebooks --nbval
 
 site: $(STAMP)
 	@rm -rf _build/html _build/.doctrees

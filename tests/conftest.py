@@ -27,7 +27,9 @@ from hypothesis import HealthCheck, settings  # noqa: E402
 INTERPRETED = os.environ.get("NUMBA_DISABLE_JIT") == "1"
 
 _QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile("ci", derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=_QUIET)
+settings.register_profile(
+    "ci", derandomize=True, database=None, deadline=None, max_examples=60, suppress_health_check=_QUIET
+)
 settings.register_profile("interpreted", settings.get_profile("ci"), max_examples=15)  # plain Python loops are slow
 settings.register_profile("nightly", deadline=None, max_examples=3000, print_blob=True, suppress_health_check=_QUIET)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "interpreted" if INTERPRETED else "ci"))
