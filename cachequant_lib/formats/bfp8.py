@@ -14,6 +14,7 @@ from cachequant_lib.formats.scheme import (
     check_values,
     codes_of,
     pow2_exponent,
+    split_groups,
 )
 
 
@@ -39,10 +40,9 @@ class BFP8Tensor:
 
     def dequantize(self) -> FloatArray:
         """Return ``mantissa * 2**exponent / 127`` as float32, shape (..., K)."""
-        shape = self.mantissas.shape
-        blocks = self.mantissas.reshape(*self.exponents.shape, -1)  # (..., K) -> (..., K/32, 32)
+        blocks = split_groups(self.mantissas, self.exponents.shape[-1])  # (..., K) -> (..., K/32, 32)
         values = blocks * np.ldexp(1.0, self.exponents)[..., None] / MAX_CODE
-        return values.reshape(shape).astype(np.float32)  # (..., K/32, 32) -> (..., K)
+        return values.reshape(self.mantissas.shape).astype(np.float32)  # (..., K/32, 32) -> (..., K)
 
     @property
     def nbytes(self) -> int:
@@ -86,8 +86,9 @@ def quantize_bfp8(x: ArrayLike, block_size: int = 32) -> BFP8Tensor:
     ([1], [95, -44, 13, -121])
     """
     values = check_values(x)
-    size = Scheme(block_size, "pow2").group_size(values.shape[-1])
-    blocks = values.reshape(*values.shape[:-1], -1, size)  # (..., K) -> (..., K/32, 32)
+    num_columns = values.shape[-1]
+    num_blocks = num_columns // Scheme(block_size, "pow2").group_size(num_columns)
+    blocks = split_groups(values, num_blocks)  # (..., K) -> (..., K/32, 32)
     exponents = pow2_exponent(np.abs(blocks).max(axis=-1))  # (..., K/32)
     mantissas = codes_of(blocks, np.ldexp(1.0, exponents)[..., None])
     return BFP8Tensor(mantissas.reshape(values.shape), exponents)  # (..., K/32, 32) -> (..., K)

@@ -38,6 +38,12 @@ def check_values(x: ArrayLike) -> FloatArray:
     return values
 
 
+def split_groups(values: NDArray[Any], num_groups: int) -> NDArray[Any]:
+    """View rows of K values as groups: shape (..., K) -> (..., num_groups, K / num_groups)."""
+    *rows, num_columns = values.shape
+    return values.reshape(*rows, num_groups, num_columns // num_groups)
+
+
 def pow2_exponent(max_abs: NDArray[Any]) -> NDArray[np.int32]:
     """Exponent of the smallest power of two at or above `max_abs`; 0 where the whole group is zero."""
     fraction, exponent = np.frexp(np.maximum(max_abs.astype(np.float64), MIN_MAGNITUDE))
@@ -97,10 +103,9 @@ class SchemeTensor:
 
     def dequantize(self) -> FloatArray:
         """Return ``codes * scales / 127`` as float32, shape (..., K)."""
-        shape = self.codes.shape
-        groups = self.codes.reshape(*shape[:-1], self.scales.shape[-1], -1)  # (..., K) -> (..., K/G, G)
+        groups = split_groups(self.codes, self.scales.shape[-1])  # (..., K) -> (..., K/G, G)
         values = groups * self.scales[..., None].astype(np.float64) / MAX_CODE
-        restored: FloatArray = values.reshape(shape).astype(np.float32)  # (..., K/G, G) -> (..., K)
+        restored: FloatArray = values.reshape(self.codes.shape).astype(np.float32)  # (..., K/G, G) -> (..., K)
         return restored
 
 
@@ -158,8 +163,8 @@ class Scheme:
             If K does not divide into groups, a value is not finite, or a scale does not fit its rule.
         """
         values = check_values(x)
-        size = self.group_size(values.shape[-1])
-        groups = values.reshape(*values.shape[:-1], -1, size)  # (..., K) -> (..., K/G, G)
+        num_columns = values.shape[-1]
+        groups = split_groups(values, num_columns // self.group_size(num_columns))  # (..., K) -> (..., K/G, G)
         max_abs = np.abs(groups).max(axis=-1)  # (..., K/G)
         if self.granularity == "tensor":
             max_abs = max_abs.max(keepdims=True, initial=0)  # (..., 1) -> (1, ..., 1)
