@@ -1,0 +1,1 @@
+"""Models: the architectures, their weights on disk, and the tokenizer."""

@@ -1,0 +1,171 @@
+"""Llama, whole: configuration, weights and forward pass (Touvron et al. 2023). Read `hidden_states` first."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from cachequant_lib.errors import CheckpointError
+from cachequant_lib.kv.base import KVCache
+from cachequant_lib.model.base import Model, ModelConfig
+from cachequant_lib.model.linear import Float32Linear, Linear
+from cachequant_lib.model.ops import FloatArray, RMSNorm, apply_rope, rope_tables, silu
+from cachequant_lib.model.tokenizer import IdArray, Tokenizer
+
+PREFIX = "model."
+UNUSED = (".rotary_emb.inv_freq",)  # a table that older files carry along
+
+
+@dataclass(frozen=True, eq=False)
+class LlamaBlock:
+    """One decoder block: seven linears, none with a bias."""
+
+    norm_1: RMSNorm
+    q: Linear  # C -> H D
+    k: Linear  # C -> Hkv D
+    v: Linear  # C -> Hkv D
+    o: Linear  # H D -> C
+    norm_2: RMSNorm
+    gate: Linear  # C -> hidden
+    up: Linear  # C -> hidden
+    down: Linear  # hidden -> C
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Llama(Model):
+    """Llama: rotary positions, RMSNorm, grouped-query attention, a gated MLP (SwiGLU), no biases."""
+
+    blocks: tuple[LlamaBlock, ...]
+
+    @cached_property
+    def rope(self) -> tuple[FloatArray, FloatArray]:
+        """Cosines and sines, each (context_length, D/2), computed on first use."""
+        config = self.config
+        assert config.rope_theta is not None
+        return rope_tables(config.context_length, config.head_dim, config.rope_theta)
+
+    def hidden_states(self, ids: IdArray, kv: KVCache) -> FloatArray:
+        """Run the blocks over checked ids; appends to `kv`; returns (T, C). See :meth:`Model.forward`."""
+        start, stop = kv.length, kv.length + len(ids)
+        cos, sin = self.rope[0][start:stop], self.rope[1][start:stop]  # twice (T, D/2)
+        x = self.embedding[ids]  # (T,) -> (T, C)
+        for layer, block in enumerate(self.blocks):
+            x += self._attention(block, layer, block.norm_1(x), kv, cos, sin)
+            h = block.norm_2(x)
+            x += block.down(silu(block.gate(h)) * block.up(h))  # (T, C) -> (T, hidden) -> (T, C)
+        return x
+
+    def _attention(
+        self, block: LlamaBlock, layer: int, x: FloatArray, kv: KVCache, cos: FloatArray, sin: FloatArray
+    ) -> FloatArray:
+        num_new, head_dim = len(x), self.config.head_dim
+        q = block.q(x).reshape(num_new, -1, head_dim)  # (T, C) -> (T, H D) -> (T, H, D)
+        k = block.k(x).reshape(num_new, -1, head_dim)  # (T, C) -> (T, Hkv D) -> (T, Hkv, D)
+        v = block.v(x).reshape(num_new, -1, head_dim)  # (T, C) -> (T, Hkv D) -> (T, Hkv, D)
+        kv.append(layer, apply_rope(k, cos, sin), v)
+        y = kv.attend(layer, apply_rope(q, cos, sin))  # (T, H, D)
+        return block.o(y.reshape(num_new, -1))  # (T, H, D) -> (T, H D) -> (T, C)
+
+
+def read_config(raw: Mapping[str, Any]) -> ModelConfig:
+    """Turn the contents of ``config.json`` into a configuration.
+
+    Raises
+    ------
+    CheckpointError
+        If a size is missing, or the file asks for something this forward pass does not do.
+    """
+    rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    for key, value, supported in (
+        ("hidden_act", raw.get("hidden_act", "silu"), "silu"),
+        ("rope type", rope_type, "default"),
+        ("partial_rotary_factor", rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)), 1.0),
+        ("attention_bias", raw.get("attention_bias", False), False),
+        ("mlp_bias", raw.get("mlp_bias", False), False),
+    ):
+        if value != supported:
+            raise CheckpointError(f"config.json has {key} = {value!r}; this Llama supports {supported!r} only")
+    width, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+    num_kv_heads = int(raw.get("num_key_value_heads") or num_heads)
+    head_dim = int(raw.get("head_dim") or width // num_heads)
+    if num_heads % num_kv_heads or head_dim % 2:
+        raise CheckpointError(
+            f"config.json has {num_heads} heads, {num_kv_heads} key-value heads and head size {head_dim}: "
+            "the first must be a multiple of the second, and the head size even"
+        )
+    eos = raw.get("eos_token_id")
+    return ModelConfig(
+        architecture="llama",
+        vocab_size=int(raw["vocab_size"]),
+        context_length=int(raw["max_position_embeddings"]),
+        num_layers=int(raw["num_hidden_layers"]),
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        width=width,
+        hidden_width=int(raw["intermediate_size"]),
+        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
+        tied_head=bool(raw.get("tie_word_embeddings", False)),
+        bos_token_id=raw.get("bos_token_id"),
+        eos_token_id=eos[0] if isinstance(eos, list) else eos,
+    )
+
+
+def tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of all tensors a checkpoint must hold. Its matrices lie (out, in)."""
+    c, hidden = config.width, config.hidden_width
+    q_width, kv_width = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    shapes: dict[str, tuple[int, ...]] = {"embed_tokens.weight": (config.vocab_size, c), "norm.weight": (c,)}
+    for layer in range(config.num_layers):
+        h = f"layers.{layer}."
+        shapes |= {
+            h + "input_layernorm.weight": (c,),
+            h + "self_attn.q_proj.weight": (q_width, c),
+            h + "self_attn.k_proj.weight": (kv_width, c),
+            h + "self_attn.v_proj.weight": (kv_width, c),
+            h + "self_attn.o_proj.weight": (c, q_width),
+            h + "post_attention_layernorm.weight": (c,),
+            h + "mlp.gate_proj.weight": (hidden, c),
+            h + "mlp.up_proj.weight": (hidden, c),
+            h + "mlp.down_proj.weight": (c, hidden),
+        }
+    if not config.tied_head:
+        shapes["lm_head.weight"] = (config.vocab_size, c)
+    return shapes
+
+
+def build(config: ModelConfig, tokenizer: Tokenizer, name: str, read: Callable[[str], FloatArray]) -> Llama:
+    """Assemble the model from tensors that `read` returns by name, matrices (out, in)."""
+
+    def norm(key: str) -> RMSNorm:
+        return RMSNorm(read(key + ".weight"), config.norm_eps)
+
+    def linear(key: str) -> Float32Linear:
+        return Float32Linear(read(key + ".weight"), None)  # already (out, in) = (N, K)
+
+    def block(layer: int) -> LlamaBlock:
+        h = f"layers.{layer}."
+        return LlamaBlock(
+            norm_1=norm(h + "input_layernorm"),
+            q=linear(h + "self_attn.q_proj"),
+            k=linear(h + "self_attn.k_proj"),
+            v=linear(h + "self_attn.v_proj"),
+            o=linear(h + "self_attn.o_proj"),
+            norm_2=norm(h + "post_attention_layernorm"),
+            gate=linear(h + "mlp.gate_proj"),
+            up=linear(h + "mlp.up_proj"),
+            down=linear(h + "mlp.down_proj"),
+        )
+
+    embedding = read("embed_tokens.weight")
+    return Llama(
+        config=config,
+        tokenizer=tokenizer,
+        name=name,
+        embedding=embedding,
+        blocks=tuple(block(layer) for layer in range(config.num_layers)),
+        final_norm=norm("norm"),
+        head=Float32Linear(embedding if config.tied_head else read("lm_head.weight"), None),
+    )
