@@ -1,0 +1,146 @@
+"""Say what this machine has, and what that will mean for the numbers in this book.
+
+Run it with ``python -m cachequant_lib.doctor``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from cachequant_lib.bench import pin_threads
+from cachequant_lib.machine import machine_info, timing_traps
+
+__all__ = ["doctor", "doctor_report", "matmul_rate", "read_bandwidth"]
+
+#: Bytes of fp32 weights GPT-2 small reads for one token: all parameters, but 1 of 1,024 positions.
+GPT2_BYTES_PER_TOKEN = 4 * (124_439_808 - 1023 * 768)
+
+
+def read_bandwidth(num_threads: int = 1, *, num_bytes: int = 256 << 20, budget_s: float = 0.4) -> float:
+    """Measure the bytes a second that ``num_threads`` cores together read from memory, best of several passes.
+
+    Each thread takes the maximum of its share of a large int32 array: one pass, no writes, and the
+    arithmetic is far cheaper than the reading. The best pass counts, because this is a limit, not a typical
+    value. ``num_bytes`` should be several times the last cache level.
+
+    Parameters
+    ----------
+    num_threads : int
+        Cores to read with.
+    num_bytes : int
+        Size of the array.
+    budget_s : float
+        Seconds to keep trying; at least two passes are made.
+    """
+    values = np.ones(num_bytes // 4, np.int32)
+    shares = np.array_split(values, num_threads)
+    best, deadline, passes = float("inf"), time.perf_counter() + budget_s, 0
+    with ThreadPoolExecutor(num_threads) as pool:
+        while passes < 2 or time.perf_counter() < deadline:
+            start = time.perf_counter()
+            list(pool.map(np.max, shares))
+            best = min(best, time.perf_counter() - start)
+            passes += 1
+    return values.nbytes / best
+
+
+def matmul_rate(num_threads: int = 1, *, size: int = 1024, budget_s: float = 0.3) -> float:
+    """Measure the floating-point operations a second of NumPy's fp32 matrix product, best of several passes.
+
+    A product of two (size, size) matrices is ``2 * size**3`` operations.
+    """
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, size, size), dtype=np.float32)  # (size, size) each
+    best, deadline, passes = float("inf"), time.perf_counter() + budget_s, 0
+    with pin_threads(num_threads):
+        while passes < 2 or time.perf_counter() < deadline:
+            start = time.perf_counter()
+            a @ b
+            best = min(best, time.perf_counter() - start)
+            passes += 1
+    return 2 * size**3 / best
+
+
+def doctor_report() -> dict[str, Any]:
+    """Collect the facts and verdicts behind :func:`doctor`, as data. Takes about two seconds.
+
+    Returns
+    -------
+    dict
+        ``machine`` (see :func:`cachequant_lib.machine.machine_info`), ``read_bandwidth`` and
+        ``matmul_rate`` (thread count to bytes or operations a second), ``decode_floor_s`` (thread count to
+        the least seconds one fp32 GPT-2 small token can take here), ``traps`` and ``verdicts``.
+    """
+    machine = machine_info()
+    threads = sorted({1, machine["cores"]})
+    bandwidth = {n: read_bandwidth(n) for n in threads}
+    rate = {n: matmul_rate(n) for n in threads}
+    return {
+        "machine": machine,
+        "read_bandwidth": bandwidth,
+        "matmul_rate": rate,
+        "decode_floor_s": {n: GPT2_BYTES_PER_TOKEN / bandwidth[n] for n in threads},
+        "traps": timing_traps(),
+        "verdicts": _verdicts(machine),
+    }
+
+
+def _verdicts(machine: dict[str, Any]) -> list[str]:
+    has = set(machine["instruction_sets"])
+    verdicts = []
+    if has & {"AVX-512 VNNI", "AVX-VNNI", "NEON dot product", "AMX int8"}:
+        verdicts.append("8-bit multiply-accumulate: yes. int8 and BFP8 can beat fp32 at prefill and decode.")
+    else:
+        verdicts.append(
+            "8-bit multiply-accumulate: no. Expect a gain at decode (fewer bytes), little or none at prefill."
+        )
+    if not has & {"AVX2", "NEON"}:
+        verdicts.append("No AVX2 and no NEON: kernels take the generic path, exact but slow.")
+    if not has & {"AVX-512 BF16", "AVX-512 FP16", "AMX int8", "SVE"}:
+        verdicts.append("16-bit floats have no arithmetic of their own here: they save bytes, not time.")
+    if machine["threading_layer"] == "workqueue":
+        verdicts.append("Numba's workqueue layer costs tens of microseconds a parallel region; omp or tbb is better.")
+    memory = machine["memory_bytes"]
+    if memory is not None and memory < 4 << 30:
+        verdicts.append("Less than 4 GiB of memory: stay with the embedded model, gpt2-random may not fit.")
+    if (os.cpu_count() or 1) == 1:
+        verdicts.append("One core: the two-thread rows of the book cannot be reproduced here.")
+    return verdicts
+
+
+def doctor() -> None:
+    """Print what this machine has, how fast it reads and multiplies, and what that means for you."""
+    report = doctor_report()
+    machine = report["machine"]
+    blas = machine["blas"]
+    caches = ", ".join(f"{name} {size >> 10:,} KiB" for name, size in machine["caches"].items())
+    memory = machine["memory_bytes"]
+    print(f"processor         {machine['cpu']} ({machine['cpu_core']}), {machine['cores']} cores")
+    print(f"instruction sets  {', '.join(machine['instruction_sets']) or 'none of those the book uses'}")
+    print(f"caches            {caches or 'not told by this system'}")
+    print(f"memory            {f'{memory / 2**30:.1f} GiB' if memory else 'not told by this system'}")
+    print(f"system            {machine['system']}, {machine['architecture']}, Python {machine['python']}")
+    print(f"libraries         {', '.join(f'{k} {v}' for k, v in machine['versions'].items())}")
+    print(f"matrix library    {blas['name']} {blas['version']}, kernels for {blas['kernel']}")
+    print(f"threading layer   {machine['threading_layer']}")
+    for n, speed in report["read_bandwidth"].items():
+        floor_ms = report["decode_floor_s"][n] * 1e3
+        print(
+            f"{n} thread{'s' if n > 1 else ' '}         reads {speed / 1e9:.1f} GB/s, multiplies "
+            f"{report['matmul_rate'][n] / 1e9:.0f} GFLOP/s (fp32): "
+            f"no fp32 GPT-2 small token in less than {floor_ms:.1f} ms"
+        )
+    print("\nWhat that means")
+    for line in report["verdicts"]:
+        print(f"  - {line}")
+    for line in report["traps"]:
+        print(f"  ! {line}")
+
+
+if __name__ == "__main__":
+    doctor()
