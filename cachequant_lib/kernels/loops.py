@@ -58,6 +58,8 @@ def matmul_int8(a: Any, a_scales: Any, b: Any, b_scales: Any, bias: Any, out: An
 
 def matmul_bfp8(a: Any, a_scales: Any, b: Any, b_scales: Any, bias: Any, out: Any) -> None:
     """Run :func:`matmul_blocks` on BFP8 operands: codes (M, K) and (N, K), float64 scales (M, K/32) and (N, K/32)."""
-    a_blocks = a.reshape(*a_scales.shape, -1)  # (M, K) -> (M, K/32, 32)
-    b_blocks = b.reshape(*b_scales.shape, -1)  # (N, K) -> (N, K/32, 32)
+    num_blocks = b_scales.shape[1]
+    block_size = b.shape[1] // num_blocks
+    a_blocks = a.reshape(len(a), num_blocks, block_size)  # (M, K) -> (M, K/32, 32)
+    b_blocks = b.reshape(len(b), num_blocks, block_size)  # (N, K) -> (N, K/32, 32)
     matmul_blocks(a_blocks, a_scales, b_blocks, b_scales, bias, out)

@@ -1,0 +1,165 @@
+"""The linear layers: drop-in for each other, exact where they say so, clear where they refuse."""
+
+import numpy as np
+import pytest
+
+import cachequant_lib as cq
+from cachequant_lib.kernels import loops
+from cachequant_lib.kernels.reference import matmul_bfp8_ref, matmul_int8_ref
+from cachequant_lib.model.linear import SchemeLinear, matmul_bfp8, matmul_int8
+
+LAYERS = [cq.Float32Linear, cq.Int8Linear, cq.BFP8Linear]
+
+
+@pytest.fixture
+def case():
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((6, 96)).astype(np.float32)
+    weight = rng.standard_normal((40, 96)).astype(np.float32)
+    bias = rng.standard_normal(40).astype(np.float32)
+    return x, weight, bias
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_close_to_the_exact_product(layer, case):
+    x, weight, bias = case
+    truth = x.astype(np.float64) @ weight.T.astype(np.float64) + bias
+    y = layer(weight, bias)(x)
+    assert (y.shape, y.dtype) == ((6, 40), np.float32)
+    assert np.abs(y - truth).mean() / np.abs(truth).mean() < (1e-6 if layer is cq.Float32Linear else 0.02)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_rows_do_not_see_each_other(layer, case):
+    x, weight, bias = case
+    linear = layer(weight, bias)
+    together, apart = linear(x), np.concatenate([linear(row[None]) for row in x])
+    if layer is cq.Float32Linear:  # BLAS may add in another order for another number of rows
+        np.testing.assert_allclose(together, apart, rtol=1e-5, atol=1e-5)
+    else:
+        assert (together == apart).all()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_no_bias_is_a_zero_bias(layer, case):
+    x, weight, _ = case
+    assert (layer(weight)(x) == layer(weight, np.zeros(40, np.float32))(x)).all()
+
+
+def test_integer_products_equal_the_oracles(case):
+    x, weight, bias = case
+    a, b = cq.quantize_int8(x), cq.quantize_int8(weight)
+    assert (matmul_int8(a, b, bias) == matmul_int8_ref(a.codes, a.scales, b.codes, b.scales, bias)).all()
+    p, q = cq.quantize_bfp8(x), cq.quantize_bfp8(weight)
+    truth = matmul_bfp8_ref(p.mantissas, p.exponents, q.mantissas, q.exponents, bias)
+    assert (matmul_bfp8(p, q, bias) == truth).all()
+
+
+def test_oracles_are_the_product_of_the_dequantised_operands(case):
+    x, weight, bias = case
+    for quantize, multiply in ((cq.quantize_int8, matmul_int8), (cq.quantize_bfp8, matmul_bfp8)):
+        a, b = quantize(x), quantize(weight)
+        truth = cq.dequantize(a).astype(np.float64) @ cq.dequantize(b).T.astype(np.float64) + bias
+        np.testing.assert_allclose(multiply(a, b, bias), truth, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_keep_nothing_of_the_callers_weight(case):
+    x, weight, bias = case
+    linear = cq.Int8Linear(weight, bias)
+    y = linear(x)
+    weight[:] = 0  # the caller's array is no longer looked at
+    assert (linear(x) == y).all()
+
+
+def test_scales_lie_along_the_outputs(case):
+    _, weight, _ = case
+    linear = cq.Int8Linear(weight)
+    assert linear.tensor.scales.shape == (40,)
+    louder = weight.copy()
+    louder[7] *= 1000  # one huge output channel
+    others = np.arange(40) != 7
+    assert (cq.Int8Linear(louder).tensor.codes[others] == linear.tensor.codes[others]).all()
+
+
+def test_bits_and_bytes(case):
+    _, weight, bias = case
+    assert cq.Float32Linear(weight, bias).nbytes == 4 * 40 * 97
+    assert cq.Int8Linear(weight, bias).nbytes == 40 * (96 + 4 + 4)
+    assert cq.BFP8Linear(weight, bias).nbytes == 40 * (96 + 3 + 4)
+    assert cq.Int8Linear(weight).bits_per_weight() == 8 + 32 / 96
+    assert cq.BFP8Linear(weight).bits_per_weight() == 8.25
+    assert SchemeLinear(weight, scheme=cq.Scheme(32, "exact")).bits_per_weight() == 9.0
+    assert "96 -> 40" in cq.BFP8Linear(weight).describe()
+    assert "simulated" in SchemeLinear(weight, scheme=cq.Scheme()).describe()
+
+
+def test_simulated_scheme_agrees_with_the_true_integers(case):
+    x, weight, bias = case
+    simulated = SchemeLinear(weight, bias, scheme=cq.Scheme(32, "pow2"))(x)
+    np.testing.assert_allclose(simulated, cq.BFP8Linear(weight, bias)(x), rtol=1e-4, atol=1e-4)
+
+
+def test_zero_rows_in_and_zero_weights(case):
+    _, weight, bias = case
+    for layer in LAYERS:
+        assert (layer(weight, bias)(np.zeros((2, 96), np.float32)) == bias).all()
+        assert layer(weight, bias)(np.zeros((0, 96), np.float32)).shape == (0, 40)
+        assert (layer(np.zeros_like(weight), bias)(np.ones((1, 96), np.float32)) == bias).all()
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize(
+    ("weight", "bias"),
+    [(np.zeros((0, 32)), None), (np.zeros(32), None), (np.zeros((4, 32)), np.zeros(5)), (np.zeros((4, 32)), 0.5)],
+)
+def test_shapes_that_do_not_fit_are_refused(layer, weight, bias):
+    bias = None if bias is None else np.asarray(bias, np.float32)
+    with pytest.raises(cq.FormatError, match="expected a"):
+        layer(weight.astype(np.float32), bias)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("shape", [(96,), (2, 95), (1, 2, 96)])
+def test_inputs_that_do_not_fit_are_refused(layer, shape, case):
+    _, weight, bias = case
+    with pytest.raises(cq.FormatError, match=r"expected x \(M, 96\)"):
+        layer(weight, bias)(np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("layer", [cq.Int8Linear, cq.BFP8Linear])
+def test_nan_is_refused_before_the_kernel(layer, case):
+    x, weight, bias = case
+    x[2, 3] = np.nan
+    with pytest.raises(cq.FormatError, match="not finite"):
+        layer(weight, bias)(x)
+
+
+def test_bfp8_refuses_rows_that_do_not_divide():
+    with pytest.raises(cq.FormatError, match="a row of 33 values does not divide into blocks of 32"):
+        cq.BFP8Linear(np.zeros((4, 33), np.float32))
+
+
+def test_operands_of_the_other_scheme_are_refused(case):
+    x, weight, _ = case
+    with pytest.raises(cq.FormatError, match="takes two Int8Tensor, got BFP8Tensor"):
+        matmul_int8(cq.quantize_int8(x), cq.quantize_bfp8(weight))
+    with pytest.raises(cq.FormatError, match="takes two BFP8Tensor, got Int8Tensor"):
+        matmul_bfp8(cq.quantize_int8(x), cq.quantize_bfp8(weight))
+
+
+def test_products_that_do_not_fit_are_refused(case):
+    x, weight, _ = case
+    with pytest.raises(cq.FormatError, match="expected codes"):
+        matmul_int8(cq.quantize_int8(x), cq.quantize_int8(weight[:, :95]))
+    with pytest.raises(cq.FormatError, match="expected a bias"):
+        matmul_int8(cq.quantize_int8(x), cq.quantize_int8(weight), np.zeros(39, np.float32))
+    with pytest.raises(cq.FormatError, match="block sizes differ: 32 and 16"):
+        matmul_bfp8(cq.quantize_bfp8(x), cq.quantize_bfp8(weight, 16))
+
+
+def test_sums_that_could_overflow_are_refused():
+    too_long = np.zeros((1, loops.MAX_K + 1), np.float32)
+    with pytest.raises(cq.FormatError, match="can overflow int32"):
+        cq.Int8Linear(too_long)
+    with pytest.raises(cq.FormatError, match="can overflow int32"):
+        matmul_int8(cq.quantize_int8(too_long), cq.quantize_int8(too_long))
