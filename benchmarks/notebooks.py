@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("paths", nargs="*", type=Path, help="default: every notebook of the book")
     given = parser.parse_args(arguments)
     paths = [p.resolve() for p in given.paths] or sorted((ROOT / "notebooks").glob("*.ipynb"))
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(ENVIRONMENT, PYTHONPATH=os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     import matplotlib.font_manager  # noqa: F401  (builds its font list now: a kernel would print a line about it)
 
     if given.nbval:

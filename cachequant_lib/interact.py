@@ -1,7 +1,7 @@
 """One recipe by which a slider works on a static page and in JupyterLab (the only ipywidgets import).
 
-A browser without a Python kernel can still copy one number from a control to another widget. So every
-picture is made ahead, all pictures lie in a stack, and the control chooses which one is on top.
+A browser without a Python kernel can still copy a number from one widget to another. So all pictures are
+made ahead and lie in a stack, and the control chooses which one is on top.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 
 __all__ = ["InteractError", "Shown", "live", "page_mode", "png", "predict", "slides", "svg", "yours"]
 
-LIVE_SENTENCE = "This cell is live in JupyterLab: run `make lab`, open this notebook and run the cell."
+LIVE_SENTENCE = "This cell is live: start JupyterLab with make lab, open this notebook and run the cell."
 UNDECIDED = "Pick one"
-WIDTH = "min(100%, 30rem)"
 FITTING = {"description_width": "initial"}
 
 
@@ -110,8 +109,7 @@ def slides(
     still: list[tuple[str | bytes, str]] = []
 
     def build(point: dict[str, object], is_start: bool) -> w.DOMWidget:
-        level = len(point)
-        if level == len(names):
+        if len(point) == len(names):
             frame, text = _frame(make(**point)), alt(**point)
             if not text.strip() or text in texts:
                 raise InteractError(f"each frame needs an alternative text of its own: {text!r} at {point}")
@@ -119,9 +117,9 @@ def slides(
             if is_start:
                 still.append((frame, text))
             return w.HTML(_inner(frame, text), layout=layout, style=style)
-        name = names[level]
-        values = enumerate(value for _, value in grid[name])
-        children = [build({**point, name: value}, is_start and i == first[name]) for i, value in values]
+        name = names[len(point)]
+        places = enumerate(grid[name])
+        children = [build({**point, name: o[1]}, is_start and i == first[name]) for i, o in places]
         stack = w.Stack(children, selected_index=first[name], layout=layout)
         w.jslink((controls[name], "index"), (stack, "selected_index"))
         return stack
@@ -164,9 +162,7 @@ def predict(
     return Shown(_box([asked, control, view], "predict"), f"<p>{html.escape(alt)}</p>", alt)
 
 
-def live(
-    fn: Callable[..., Any], *, labels: Mapping[str, str] | None = None, **controls: object
-) -> Shown | w.VBox:
+def live(fn: Callable[..., Any], *, labels: Mapping[str, str] | None = None, **controls: object) -> Shown | w.VBox:
     """Run ``fn`` with the values of its controls, again after each change; on a page a fixed sentence.
 
     ``fn(**values)`` returns what to show: a figure, SVG or HTML text, PNG bytes, any object, or None.
@@ -199,26 +195,17 @@ def yours(fn: Callable[[], object]) -> object:
 
 def png(fig: Figure, *, dpi: int = 110, colours: int = 64) -> bytes:
     """Return a matplotlib figure as a small palette PNG, and close it. For heat maps and scatters."""
-    from matplotlib import pyplot
     from PIL import Image as Picture
 
-    raw, small = io.BytesIO(), io.BytesIO()
-    fig.savefig(raw, format="png", dpi=dpi, facecolor="white", metadata={"Software": None})
-    pyplot.close(fig)
-    picture = Picture.open(raw).convert("RGB").quantize(colours, dither=Picture.Dither.NONE)
+    raw, small = _saved(fig, "png", dpi=dpi, metadata={"Software": None}), io.BytesIO()
+    picture = Picture.open(io.BytesIO(raw)).convert("RGB").quantize(colours, dither=Picture.Dither.NONE)
     picture.save(small, "PNG", optimize=True)
     return small.getvalue()
 
 
 def svg(fig: Figure) -> str:
     """Return a matplotlib figure as slim SVG text (one decimal), and close it. For lines and bars."""
-    from matplotlib import pyplot, rc_context
-
-    raw = io.StringIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "cachequant"}):
-        fig.savefig(raw, format="svg", facecolor="white", metadata={"Date": None, "Creator": None})
-    pyplot.close(fig)
-    text = raw.getvalue()
+    text = _saved(fig, "svg", metadata={"Date": None, "Creator": None}).decode()
     text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
     text = re.sub(r' (?:d|x|y|points|transform)="[^"]*"', _one_decimal, text)
     text = re.sub(r"\s+", " ", text).replace("> <", "><").strip()
@@ -226,6 +213,18 @@ def svg(fig: Figure) -> str:
     prefix = "f" + hashlib.sha256(text.encode()).hexdigest()[:6]  # ids of two figures on a page stay apart
     text = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", text)
     return re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)
+
+
+def _saved(fig: Figure, kind: str, **options: Any) -> bytes:
+    from matplotlib import pyplot, rc_context
+
+    raw = io.BytesIO()
+    if fig.get_layout_engine() is None:
+        fig.set_layout_engine("constrained")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "cachequant"}):
+        fig.savefig(raw, format=kind, facecolor="white", **options)
+    pyplot.close(fig)
+    return raw.getvalue()
 
 
 def _one_decimal(attribute: re.Match[str]) -> str:
@@ -239,10 +238,10 @@ def _options(values: Sequence[object] | Mapping[str, object], unit: str) -> list
 
 
 def _index(name: str, options: list[tuple[str, object]], value: object) -> int:
-    for i, (_, known) in enumerate(options):
-        if known == value:
-            return i
-    raise InteractError(f"start value {value!r} is not on the axis {name!r}: {[v for _, v in options]}")
+    known = [v for _, v in options]
+    if value not in known:
+        raise InteractError(f"start value {value!r} is not on the axis {name!r}: {known}")
+    return known.index(value)
 
 
 def _label(name: str, labels: Mapping[str, str] | None) -> str:
@@ -251,7 +250,7 @@ def _label(name: str, labels: Mapping[str, str] | None) -> str:
 
 
 def _named(label: str) -> dict[str, Any]:
-    return {"description": label, "style": FITTING, "layout": w.Layout(width=WIDTH)}
+    return {"description": label, "style": FITTING, "layout": w.Layout(width="min(100%, 30rem)")}
 
 
 def _control(label: str, options: list[tuple[str, int]], index: int, *, buttons: bool) -> w.DOMWidget:

@@ -1,5 +1,14 @@
 // Widgets leave slider handles, buttons and readouts without names for a screen reader: take them from what is shown.
 (() => {
+  // Widgets ask for the typesetting queue of MathJax 2, which MathJax 3 no longer has; their labels hold no maths.
+  let maths;
+  const adopt = (value) => {
+    maths = value;
+    if (value && !value.Hub) value.Hub = { Queue() {} };
+  };
+  adopt(window.MathJax);
+  Object.defineProperty(window, 'MathJax', { configurable: true, get: () => maths, set: adopt });
+
   const label = (box) => {
     const found = box && box.querySelector('.widget-label');
     return (found && found.textContent.trim()) || 'Value';
