@@ -49,7 +49,7 @@ def test_one_scale_for_a_whole_tensor_is_worse(tiny):
         granularity: np.linalg.norm(last_logits(cq.quantize_model(tiny, cq.Scheme(granularity, "exact"))) - exact)
         for granularity in (32, "tensor")
     }
-    assert error["tensor"] > 2 * error[32]
+    assert error["tensor"] > 1.5 * error[32]
 
 
 def test_a_quarter_of_the_bytes_in_the_linears(tiny):
