@@ -33,7 +33,7 @@ CORE = {
     "workloads": {"errors", "formats", "kernels", "kv", "model", "generation"},
 }
 # These look at the core from outside and may import all of it, and each other; the core never imports them.
-INSTRUMENTS = {"bench", "doctor", "machine", "results", "figures", "interact", "exercises"}
+INSTRUMENTS = {"bench", "doctor", "machine", "results", "figures", "svg", "interact", "exercises"}
 ALLOWED = CORE | {room: set(CORE) | INSTRUMENTS for room in INSTRUMENTS}
 
 # Packages with one door, and packages that no module may load when it is imported.
@@ -299,7 +299,8 @@ def test_every_file_has_a_room() -> None:
 
 
 def test_the_library_can_be_read_in_an_afternoon() -> None:
-    assert sum(len(path.read_text("utf-8").splitlines()) for path in SOURCES) <= MAX_LIBRARY
+    """Lines of code, so that nobody saves on documentation to keep within the budget."""
+    assert sum(len(code_lines(path.read_text("utf-8"))) for path in SOURCES) <= MAX_LIBRARY
 
 
 def test_test_files_have_names_of_their_own() -> None:
