@@ -11,6 +11,7 @@ from .errors import (
     ResultError,
     TokenError,
 )
+from .evaluate import Comparison, Perplexity, compare, perplexity
 from .formats import (
     BFP8Tensor,
     Int8Tensor,
@@ -24,10 +25,9 @@ from .generation import Generation, generate, greedy, sample
 from .kv.base import KVBlock, KVCache
 from .kv.dense import DenseKV
 from .kv.trie import TokenTrie
-from .model.checkpoint import load
 from .model.linear import BFP8Linear, Float32Linear, Int8Linear, matmul_bfp8, matmul_int8
 from .model.quantize import quantize_model
-from .model.registry import fetch
+from .model.registry import fetch, heldout_text, load
 
 __all__ = [
     "BFP8Linear",
@@ -36,6 +36,7 @@ __all__ = [
     "CacheQuantError",
     "CapacityError",
     "CheckpointError",
+    "Comparison",
     "ContextLengthError",
     "DenseKV",
     "Float32Linear",
@@ -46,22 +47,26 @@ __all__ = [
     "KVBlock",
     "KVCache",
     "ModelNotFoundError",
+    "Perplexity",
     "ResultError",
     "Scheme",
     "SchemeTensor",
     "TokenError",
     "TokenTrie",
+    "compare",
     "dequantize",
     "doctor",
     "fetch",
     "generate",
     "greedy",
+    "heldout_text",
     "interleave",
     "load",
     "machine_info",
     "matmul_bfp8",
     "matmul_int8",
     "measure",
+    "perplexity",
     "pin_threads",
     "quantize_bfp8",
     "quantize_int8",

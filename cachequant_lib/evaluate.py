@@ -1,0 +1,211 @@
+"""Is it still the same model? Perplexity with an error bar, and distances between two models on the same text."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cachequant_lib.errors import ContextLengthError, FormatError, TokenError
+from cachequant_lib.kv.base import KVCache
+from cachequant_lib.model.base import Model
+
+BLOCK_TOKENS = 128  # neighbouring tokens are hard or easy together, so the bootstrap draws whole stretches
+NUM_RESAMPLES = 1000
+CHUNK_ROWS = 64  # float64 log-probabilities of GPT-2's whole window would be 0.4 GB
+
+NewKV = Callable[[Model], KVCache]
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """How surprised a model is by a text.
+
+    Attributes
+    ----------
+    value : float
+        ``exp`` of the mean negative log-likelihood of a token.
+    low, high : float
+        95 % interval of `value` by block bootstrap: where it would lie for other texts of this kind and length.
+    bits_per_byte : float
+        The same surprise for each byte of text; the one to compare across tokenizers.
+    num_tokens : int
+        Tokens scored: all but the first.
+    protocol : str
+        What must be known to get the same number again.
+    """
+
+    value: float
+    low: float
+    high: float
+    bits_per_byte: float
+    num_tokens: int
+    protocol: str
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far a model's predictions are from a reference's, position by position.
+
+    Attributes
+    ----------
+    kl_mean, kl_max : float
+        Kullback-Leibler divergence of the model from the reference, in nats: 0 for equal predictions.
+    top1_agreement : float
+        Share of positions at which both find the same token most likely.
+    first_divergence : int or None
+        First position at which they do not; None if there is none.
+    num_positions : int
+    """
+
+    kl_mean: float
+    kl_max: float
+    top1_agreement: float
+    first_divergence: int | None
+    num_positions: int
+
+
+def perplexity(
+    model: Model, text: str, window: int = 1024, stride: int | None = None, kv: str | NewKV | None = None
+) -> Perplexity:
+    """Score every token of a text after the first, each exactly once.
+
+    The text is fed in windows. A window's first token has no context but itself. With a `stride` below `window`,
+    windows overlap and only tokens not scored yet count: all but the early ones then have at least ``window - stride``
+    tokens of context, at ``window / stride`` times the cost. No beginning-of-text token is added.
+
+    Parameters
+    ----------
+    model : Model
+    text : str
+    window : int, default 1024
+        Tokens fed at a time, at most the model's context.
+    stride : int, optional
+        Tokens from one window to the next; `window` if not given.
+    kv : str or callable, optional
+        Score token by token through a cache of this format, as decoding does: the only way in which a compressed
+        cache is read at all. A callable makes the cache from the model.
+
+    Returns
+    -------
+    Perplexity
+        Costs one forward over the text for each ``window / stride``.
+
+    Raises
+    ------
+    TokenError
+        If the text has fewer than two tokens.
+    ContextLengthError
+        If `window` is longer than the model's context.
+    FormatError
+        If not ``1 <= stride <= window``.
+    """
+    stride = window if stride is None else stride
+    ids = model.tokenizer.encode(text)
+    nll = np.concatenate([score for score, _ in _score(model, ids, window, stride, kv)])
+    low, high = _bootstrap(nll)
+    num_bytes = len(text.encode()) - len(model.tokenizer.decode(ids[:1]).encode())
+    how = "one forward a window" if kv is None else f"token by token through {kv if isinstance(kv, str) else 'a'} KV"
+    return Perplexity(
+        value=float(np.exp(nll.mean())),
+        low=low,
+        high=high,
+        bits_per_byte=float(nll.sum() / np.log(2) / num_bytes),
+        num_tokens=len(nll),
+        protocol=f"{model.name} {model.weight_format}, window {window}, stride {stride}, no BOS, {how}",
+    )
+
+
+def compare(model: Model, reference: Model, text: str, window: int = 1024, kv: str | NewKV | None = None) -> Comparison:
+    """Compare a model's predictions with a reference's at every position of a text.
+
+    Parameters
+    ----------
+    model, reference : Model
+        With the same tokenizer.
+    text : str
+    window : int, default 1024
+        Tokens fed at a time.
+    kv : str or callable, optional
+        Run `model` token by token through such a cache; `reference` always takes one forward a window.
+
+    Returns
+    -------
+    Comparison
+        Costs one forward of each model over the text.
+
+    Raises
+    ------
+    TokenError
+        If the text has fewer than two tokens, or the models' vocabularies differ.
+    ContextLengthError
+        If `window` is longer than either context.
+    """
+    if model.config.vocab_size != reference.config.vocab_size:
+        sizes = (model.config.vocab_size, reference.config.vocab_size)
+        raise TokenError(f"expected one vocabulary, got sizes {sizes[0]} and {sizes[1]}")
+    ids = model.tokenizer.encode(text)
+    divergences, agreements = [], []
+    pairs = zip(_score(model, ids, window, window, kv), _score(reference, ids, window, window, None), strict=True)
+    for (_, log_q), (_, log_p) in pairs:
+        divergences.append((np.exp(log_p) * (log_p - log_q)).sum(axis=-1))  # (R, V) -> (R,)
+        agreements.append(log_p.argmax(axis=-1) == log_q.argmax(axis=-1))  # (R, V) -> (R,)
+    kl, same = np.concatenate(divergences), np.concatenate(agreements)
+    return Comparison(
+        kl_mean=float(kl.mean()),
+        kl_max=float(kl.max()),
+        top1_agreement=float(same.mean()),
+        first_divergence=None if same.all() else int(same.argmin()),
+        num_positions=len(kl),
+    )
+
+
+def _score(
+    model: Model, ids: list[int], window: int, stride: int, kv: str | NewKV | None
+) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield the negative log-likelihoods (R,) and log-probabilities (R, V) of the new positions, a few at a time."""
+    if len(ids) < 2:
+        raise TokenError(f"a text of at least 2 tokens is needed to score one, got {len(ids)}")
+    if window > model.config.context_length:
+        raise ContextLengthError(f"window {window} is longer than {model.name}'s context {model.config.context_length}")
+    if not 1 <= stride <= window:
+        raise FormatError(f"need 1 <= stride <= window, got stride {stride} and window {window}")
+    scored = 0
+    for begin in range(0, len(ids) - 1, stride):
+        end = min(begin + window, len(ids) - 1)  # the last token is predicted, never fed
+        if end == scored:
+            return
+        logits = _logits(model, ids[begin:end], kv)[scored - begin :]  # (W, V) -> (T, V)
+        targets = np.array(ids[scored + 1 : end + 1])
+        for first in range(0, len(logits), CHUNK_ROWS):
+            rows = slice(first, first + CHUNK_ROWS)
+            log_p = _log_softmax(logits[rows])
+            yield -log_p[np.arange(len(log_p)), targets[rows]], log_p  # (R, V) -> (R,)
+        scored = end
+
+
+def _logits(model: Model, ids: list[int], kv: str | NewKV | None) -> NDArray[np.float32]:
+    """Logits (T, V) of one window, in one forward or token by token."""
+    if kv is None:
+        return model.forward(ids, model.new_kv(capacity=len(ids)))
+    cache = model.new_kv(kv, capacity=len(ids)) if isinstance(kv, str) else kv(model)
+    return np.concatenate([model.forward([token], cache) for token in ids])  # T of (1, V) -> (T, V)
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Log-probabilities over the last axis, in float64."""
+    shifted = logits.astype(np.float64)
+    shifted -= shifted.max(axis=-1, keepdims=True)
+    log_p: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+    return log_p
+
+
+def _bootstrap(nll: NDArray[np.float64]) -> tuple[float, float]:
+    """95 % interval of ``exp(mean)`` when stretches of tokens are drawn again with replacement."""
+    starts = np.arange(0, len(nll), BLOCK_TOKENS)
+    sums = np.add.reduceat(nll, starts)
+    counts = np.diff(np.append(starts, len(nll)))
+    draws = np.random.default_rng(0).integers(0, len(starts), (NUM_RESAMPLES, len(starts)))
+    means = sums[draws].sum(axis=1) / counts[draws].sum(axis=1)  # (R, B) -> (R,)
+    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
+    return float(low), float(high)
