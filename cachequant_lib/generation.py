@@ -24,6 +24,10 @@ def greedy(logits: NDArray[np.float32], rng: np.random.Generator) -> int:
     logits : ndarray of float32, shape (V,)
     rng : numpy.random.Generator
         Not used; every sampler takes it.
+
+    Returns
+    -------
+    int
     """
     return int(logits.argmax())
 

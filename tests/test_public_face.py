@@ -19,7 +19,7 @@ STUB = Path(cq.__file__).with_suffix(".pyi")
 # The whole public face. A name joins or leaves it on purpose: here, in the stub and on the API page together.
 PUBLIC = {
     # models
-    "load", "fetch", "quantize_model",
+    "load", "fetch", "quantize_model", "heldout_text",
     # formats
     "Scheme", "SchemeTensor", "Int8Tensor", "BFP8Tensor", "quantize_int8", "quantize_bfp8", "dequantize",
     "matmul_int8", "matmul_bfp8", "Float32Linear", "Int8Linear", "BFP8Linear",
@@ -28,6 +28,7 @@ PUBLIC = {
     # keys and values
     "KVCache", "KVBlock", "DenseKV", "TokenTrie",
     # measuring
+    "perplexity", "Perplexity", "compare", "Comparison",
     "measure", "interleave", "pin_threads", "machine_info", "doctor",
     # errors
     "CacheQuantError", "FormatError", "ContextLengthError", "CapacityError", "CacheError", "TokenError",
