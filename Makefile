@@ -96,7 +96,7 @@ book: $(SITE)
 
 $(SITE): $(STAMP) $(PAGES)
 	@rm -f $(SITE)
-	@$(PY) -m jupyter_book.cli.main build . -n -W --keep-going $(if $(CI),-q,) || { \
+	@$(BIN)/jupyter-book build . -n -W --keep-going $(if $(CI),-q,) || { \
 	  echo "Stop: the book did not build cleanly; every warning above is counted as an error."; exit 1; }
 	@touch $(SITE)
 
