@@ -5,7 +5,6 @@ Run it with ``python -m cachequant_lib.doctor``.
 
 from __future__ import annotations
 
-import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -108,7 +107,7 @@ def _verdicts(machine: dict[str, Any]) -> list[str]:
     memory = machine["memory_bytes"]
     if memory is not None and memory < 4 << 30:
         verdicts.append("Less than 4 GiB of memory: stay with the embedded model, gpt2-random may not fit.")
-    if (os.cpu_count() or 1) == 1:
+    if machine["cores"] == 1:
         verdicts.append("One core: the two-thread rows of the book cannot be reproduced here.")
     return verdicts
 

@@ -1,0 +1,1 @@
+"""The measurements behind the book: ``python -m benchmarks NAME`` runs one and stores what it saw."""

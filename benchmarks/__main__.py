@@ -1,0 +1,108 @@
+"""``python -m benchmarks NAME``: run one experiment, print one table, store one file.
+
+Progress goes to standard error, the table to standard output, the record to
+``benchmarks/results/<machine>/NAME.json``. Ctrl-C leaves earlier results as they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import baseline, records
+from cachequant_lib.errors import CacheQuantError
+from cachequant_lib.machine import machine_info, machine_slug, timing_traps
+from cachequant_lib.results import load_result
+
+EXPERIMENTS = {"baseline": baseline}
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    lines = "\n".join(f"  {name:12s}{module.TITLE}" for name, module in EXPERIMENTS.items())
+    made = argparse.ArgumentParser(
+        prog="python -m benchmarks",
+        description=f"Run one experiment of the book and store what it saw.\n\n{lines}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("name", choices=EXPERIMENTS, metavar="NAME", help=", ".join(EXPERIMENTS))
+    made.add_argument("--model", default="gpt2-random", help="default: gpt2-random, GPT-2 small's true shape")
+    made.add_argument("--threads", type=_counts, default="1,2", help="thread counts, such as 1,2 (default)")
+    made.add_argument("--reps", type=_count, default=5, help="timed rounds (default 5)")
+    made.add_argument("--out", type=Path, default=records.RESULTS, help="folder for the machine's folder")
+    made.add_argument("--machine", help="name of that folder; default: made from the processor's name")
+    made.add_argument("--charts-only", action="store_true", help="measure nothing; draw the stored result again")
+    return made
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def _counts(text: str) -> list[int]:
+    return [_count(part) for part in text.split(",")]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run it; 0 if a result was stored, 1 after an error, 130 after Ctrl-C."""
+    given = parser().parse_args(arguments)
+    try:
+        info = machine_info()
+        folder = given.out / (given.machine or machine_slug(info))
+        if given.charts_only:
+            record = load_result(given.name, folder.name, folder=folder.parent)
+        else:
+            records.prepare(folder)
+            record = _run(given, info, folder.name)
+            records.write(record, folder)
+        for name, picture in EXPERIMENTS[given.name].charts(record).items():
+            (folder / f"{given.name}-{name}.svg").write_text(picture, encoding="utf-8", newline="\n")
+        print(EXPERIMENTS[given.name].table(record))
+    except (records.BenchmarkError, CacheQuantError, OSError) as problem:
+        print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nstopped; nothing was written, earlier results are as they were", file=sys.stderr)
+        return 130
+    return 0
+
+
+def _run(given: argparse.Namespace, info: dict[str, Any], machine: str) -> dict[str, Any]:
+    for line in timing_traps():
+        _say(f"note: {line}")
+    start, quiet = time.perf_counter(), records.Quiet()
+    found = EXPERIMENTS[given.name].run(given.model, given.threads, given.reps, _say)
+    elapsed = time.perf_counter() - start
+    options = ["--model", given.model, "--threads", ",".join(map(str, given.threads)), "--reps", str(given.reps)]
+    _say(f"done in {elapsed:.0f} s")
+    return {
+        "schema": records.SCHEMA,
+        "name": given.name,
+        "title": EXPERIMENTS[given.name].TITLE,
+        "machine": machine,
+        "date": records.now(),
+        "command": shlex.join(["python", "-m", "benchmarks", given.name, *options]),
+        "commit": records.commit(),
+        "settings": found["settings"],
+        "model": found["model"],
+        "system": info,
+        "quiet": quiet.stop(elapsed),
+        "data": found["data"],
+    }
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    sys.exit(main())
