@@ -6,6 +6,7 @@ engine ever shares a process with another. A turn is one message to one worker; 
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import time
@@ -61,7 +62,8 @@ class Worker:
 
     def call(self, method: str, *args: Any) -> Any:
         """Let the worker run one method, then leave its threads time to fall asleep."""
-        self._pipe.send((method, args))
+        with contextlib.suppress(BrokenPipeError):  # a dead worker is reported by the next line
+            self._pipe.send((method, args))
         answer = self._receive()
         time.sleep(REST_S)
         return answer

@@ -76,17 +76,17 @@ def test_significant_figures_not_decimals() -> None:
 
 def test_a_checkout_that_was_changed_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     class Answer:
-        def __init__(self, text: bytes) -> None:
+        def __init__(self, text: str) -> None:
             self.stdout = text
 
-    changes = b""
+    changes = ""
 
     def git(command: list[str], **options: object) -> Answer:
-        return Answer(b"abcdef123456\n" if "rev-parse" in command else changes)
+        return Answer("abcdef123456\n" if "rev-parse" in command else changes)
 
     monkeypatch.setattr(records.subprocess, "run", git)
     assert records.commit() == "abcdef123456"
-    changes = b" M file\n"
+    changes = " M file\n"
     assert records.commit() == "abcdef123456+"
 
     def no_git(*args: object, **options: object) -> None:
