@@ -33,15 +33,16 @@ JOBS ?= 2
 # Where Chromium is, under the names it has on the systems we know.
 CHROMIUM_NAMES := chromium chromium-browser google-chrome google-chrome-stable chrome
 
-.PHONY: help book lab test check bench models format clean distclean install chromium \
+.PHONY: help book lab test check bench doctor models format clean distclean install chromium \
 	lint types unit interpreted bounds generic notebooks nbval site browser
 
-help: ## this list
+help:
 	@echo "make book     build the book and say where to open it"
 	@echo "make test     every check, as CI runs them (20 to 40 minutes)"
 	@echo "make check    the fast ones (under 3 minutes)"
 	@echo "make lab      the notebooks, live, in JupyterLab"
 	@echo "make bench    measure your machine; NAME=... for one experiment"
+	@echo "make doctor   what this machine has, and what that means for the numbers"
 	@echo "make models   fetch SmolLM2 (93 MB) for the chapters that can use it"
 	@echo "make format   let ruff format the code and the notebooks"
 	@echo "make clean    remove what was built; make distclean removes .venv too"
@@ -100,13 +101,19 @@ $(SITE): $(STAMP) $(PAGES)
 	  echo "Stop: the book did not build cleanly; every warning above is counted as an error."; exit 1; }
 	@touch $(SITE)
 
-lab: $(STAMP) ## the notebooks, live
+lab: $(STAMP)
 	$(PY) -m jupyterlab notebooks
 
-bench: $(STAMP) ## measure this machine
+# Assigned here and not with ?=, because some systems have a NAME of their own in the environment.
+NAME := baseline
+bench: $(STAMP)
 	$(PY) -m benchmarks $(NAME)
+	@$(PY) -m benchmarks.readme
 
-models: $(STAMP) ## SmolLM2, once, into the user's cache folder
+doctor: $(STAMP)
+	@$(PY) -c 'import cachequant_lib as cq; cq.doctor()'
+
+models: $(STAMP)
 	$(PY) -c 'import cachequant_lib as cq; print(cq.fetch("smollm2-135m"))'
 
 # ---- Check -----------------------------------------------------------------------------------------------------------

@@ -144,6 +144,7 @@ def test_supported_pythons_are_the_same_everywhere() -> None:
 # ---- Makefile and .ci/run --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.make
 def test_help_names_targets_that_exist() -> None:
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     offered = set(re.findall(r"^make (\w+)|; make (\w+)", shown, re.MULTILINE))
@@ -193,12 +194,14 @@ def fake_python(folder: Path, version: str, *failing: str) -> Path:
     return script
 
 
+@pytest.mark.make
 def test_python_that_is_not_there(elsewhere: Path) -> None:
     (line,) = stop_lines(make(elsewhere, "install", "PYTHON=python3.99"))
     assert "python3.99" in line
     assert "PYTHON=python3.12" in line
 
 
+@pytest.mark.make
 @pytest.mark.parametrize("version", ["3.10.14", "3.15.0"])
 def test_python_of_the_wrong_age(elsewhere: Path, version: str) -> None:
     (line,) = stop_lines(make(elsewhere, "install", f"PYTHON={fake_python(elsewhere, version, 'version_info')}"))
@@ -206,16 +209,19 @@ def test_python_of_the_wrong_age(elsewhere: Path, version: str) -> None:
     assert "3.11 to 3.14" in line
 
 
+@pytest.mark.make
 def test_python_without_venv(elsewhere: Path) -> None:
     (line,) = stop_lines(make(elsewhere, "install", f"PYTHON={fake_python(elsewhere, '3.12.0', 'import venv')}"))
     assert "python3-venv" in line
 
 
+@pytest.mark.make
 def test_full_disk(elsewhere: Path) -> None:
     (line,) = stop_lines(make(elsewhere, "install", f"PYTHON={fake_python(elsewhere, '3.12.0', 'disk_usage')}"))
     assert "3 GB" in line
 
 
+@pytest.mark.make
 @pytest.mark.slow
 def test_index_that_cannot_be_reached(elsewhere: Path) -> None:
     closed = "http://127.0.0.1:9/simple"
