@@ -111,10 +111,10 @@ def read_config(folder: Path, raw: Mapping[str, Any]) -> tuple[Any, ModelConfig]
         config = architecture.read_config(raw)
     except KeyError as error:
         raise CheckpointError(f"{folder}: {CONFIG} has no {error}") from error
-    except (TypeError, ZeroDivisionError) as error:
-        raise CheckpointError(f"{folder}: {CONFIG} holds a size that is not one ({error})") from error
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise CheckpointError(f"{folder}: {CONFIG} holds a size that is not one ({error})") from error
     sizes = {key: value for key, value in vars(config).items() if key.startswith("num_") or key.endswith("_size")}
     for key, value in {**sizes, "width": config.width, "context_length": config.context_length}.items():
         if value < 1:

@@ -10,7 +10,7 @@ import numpy as np
 from cachequant_lib.errors import CheckpointError, ModelNotFoundError
 from cachequant_lib.model.checkpoint import CHECKSUMS, CONFIG, WEIGHTS
 from cachequant_lib.model.ops import FloatArray
-from cachequant_lib.model.tokenizer import byte_level_bpe
+from cachequant_lib.model.tokenizer import Tokenizer, byte_level_bpe
 
 TOKENIZER = "tokenizer.json"
 CONTROL_TOKEN = 3  # how gguf marks special tokens
@@ -62,7 +62,11 @@ def gguf_to_folder(path: Path, folder: Path) -> None:
     except Exception as error:  # a damaged file fails wherever its numbers first make no sense
         raise CheckpointError(f"{path} cannot be read as gguf: {error}") from error
     fields = {key: field.contents() for key, field in reader.fields.items()}
-    config = _config(fields, tied_head=all(tensor.name != "output.weight" for tensor in reader.tensors))
+    try:
+        config = _config(fields, tied_head=all(tensor.name != "output.weight" for tensor in reader.tensors))
+        tokenizer = _tokenizer(fields)
+    except KeyError as error:
+        raise CheckpointError(f"{path} has no field {error}") from error
     weights = {}
     for tensor in reader.tensors:
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
@@ -72,7 +76,7 @@ def gguf_to_folder(path: Path, folder: Path) -> None:
     folder.mkdir(parents=True)
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n", "utf-8")
-    _tokenizer(fields).save(folder / TOKENIZER)
+    tokenizer.save(folder / TOKENIZER)
     write_checksums(folder, (WEIGHTS, CONFIG, TOKENIZER))
 
 
@@ -138,7 +142,7 @@ def _split_pairs(weight: FloatArray, head_dim: int) -> FloatArray:
     return pairs.swapaxes(1, 2).reshape(out_features, in_features)  # (H, 2, D/2, C) -> (H D, C)
 
 
-def _tokenizer(fields: dict[str, Any]) -> Any:
+def _tokenizer(fields: dict[str, Any]) -> Tokenizer:
     """Build the tokenizer from the file's token list and merges."""
     kind, rules = fields.get("tokenizer.ggml.model"), fields.get("tokenizer.ggml.pre", "gpt-2")
     if kind != "gpt2" or rules not in ("smollm", "gpt-2"):

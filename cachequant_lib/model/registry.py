@@ -82,7 +82,7 @@ def load(name_or_folder: str | os.PathLike[str], *, seed: int = 0) -> Model:
     if name == "gpt2":
         return checkpoint.load_folder(_gpt2_folder(), name)
     folder = Path(name).expanduser()
-    if not folder.exists():
+    if not name or not folder.exists():
         raise ModelNotFoundError(
             f"no model {name!r}: the names are {', '.join(MODEL_NAMES)}; anything else must be a folder that exists"
         )
