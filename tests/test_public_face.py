@@ -72,7 +72,7 @@ def undocumented(thing: Any) -> list[str]:
     missing = [
         f"{name}: parameter {p} is not described"
         for p in inspect.signature(thing).parameters
-        if not re.search(rf"^{p} : |^{p}$|`{p}`", doc, re.MULTILINE)
+        if not re.search(rf"^([\w, ]*, )?{p}(, [\w, ]*)?( : .*)?$|`{p}`", doc, re.MULTILINE)
     ]
     returned = typing.get_type_hints(thing).get("return")
     ours = getattr(returned, "__module__", "").startswith("cachequant_lib.")  # a class of ours says itself what it is
