@@ -18,7 +18,7 @@
   };
   const sliders = () => {
     for (const handle of document.querySelectorAll('.noUi-handle')) {
-      const box = handle.closest('.jupyter-widgets');
+      const box = handle.closest('.widget-inline-hbox, .widget-inline-vbox');
       const readout = box && box.querySelector('.widget-readout');
       set(handle, 'aria-label', label(box));
       // the handle knows only its place (0, 1, 2); the reader wants the words beside it
@@ -42,7 +42,7 @@
     for (const view of document.querySelectorAll('.slides-view')) {
       if (!view.parentElement.closest('.slides-view')) set(view, 'aria-live', 'polite');
     }
-    const wide = '.cell_output pre, .cell_input pre, .highlight pre, .scroll-box, .widget-html-content';
+    const wide = '.cell_output pre, .highlight pre, .scroll-box, .widget-html-content, mjx-container[display]';
     for (const box of document.querySelectorAll(wide)) {
       if (box.scrollWidth > box.clientWidth + 1) set(box, 'tabindex', '0');
     }
