@@ -251,12 +251,11 @@ def error_strips(strips: Mapping[str, ArrayLike], block_size: int) -> str:
         panel = _Panel(8, y + 26, WIDTH - 16, 74, (0, strip.size), (0, top))
         parts += [
             _text(8, y + 18, name, BOLD),
-            _text(WIDTH - 8, y + 18, f"full height {top:.2g}", END),
             _bands(panel, strip.size // block_size),
             _path(panel.bars(np.arange(strip.size) + 0.5, strip), BLUE, 1.2),
         ]
         y += 110
-    return _canvas(y + 6, parts)
+    return _canvas(y + 24, [*parts, _text(8, y + 12, f"Each strip is {top:.2g} high.")])
 
 
 def trade_off(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,6 +26,19 @@ def _integers(answer: object, count: int) -> list[int] | str:
     if not all(isinstance(v, int | float | np.number) and float(v).is_integer() for v in values):
         return f"These must be whole numbers, got {values}: what is stored is an integer."
     return [int(v) for v in values]
+
+
+def _result(function: Callable[..., object], *arguments: object) -> object:
+    """Return what the reader's function returns, or a sentence about how it stopped."""
+    try:
+        value = function(*arguments)
+    except Exception as error:  # whatever the reader's code may raise
+        return f"The function stopped with {type(error).__name__}: {error}"
+    return f"The function should return numbers, got the text {value!r}." if isinstance(value, str) else value
+
+
+def _short(value: object) -> str:
+    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)[:60]
 
 
 def check_ex1(answer: object) -> None:
@@ -102,9 +115,11 @@ def check_ex3(answer: object) -> None:
         print(f"Give the function itself, without calling it; this is a {type(answer).__name__}.")
         return
     for size, bits in ((32, 8), (32, 16), (64, 16), (256, 32)):
-        got, want = answer(size, bits), 8 + bits / size
-        if got is None:
-            print("The function returns nothing. End it with return.")
+        got, want = _result(answer, size, bits), 8 + bits / size
+        if isinstance(got, str):
+            print(got)
+        elif not isinstance(got, int | float | np.number):
+            print(f"The function should return one number, got {got!r}. Does it end with return?")
         elif math.isclose(got, 8 + bits):
             print("That charges the whole scale to one value. It is shared by all values of the block.")
         elif math.isclose(got, bits / size):
@@ -132,11 +147,17 @@ def check_ex4(answer: object) -> None:
     x = np.random.default_rng(3).standard_normal(96).astype(np.float32) * np.repeat([1.0, 0.01, 30.0], 32).astype(
         np.float32
     )
-    got = np.asarray(answer(x), dtype=object)
-    if got.shape != (3,):
-        print(f"A row of 96 values has 3 blocks, so return 3 numbers; the shape is {got.shape}.")
+    got = _result(answer, x)
+    if isinstance(got, str):
+        print(got)
         return
-    bounds = got.astype(float)
+    try:
+        bounds = np.asarray(got, dtype=float)
+    except (TypeError, ValueError):
+        bounds = np.empty(0)
+    if bounds.shape != (3,):
+        print(f"A row of 96 values has 3 blocks, so return 3 numbers; got {_short(got)}.")
+        return
     most = np.abs(x.reshape(3, 32)).max(axis=1).astype(float)  # (96,) -> (3, 32) -> (3,)
     scale = 2.0 ** np.ceil(np.log2(most))
     slips = {
