@@ -42,6 +42,12 @@ ENVIRONMENT = {
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
     "JUPYTER_PLATFORM_DIRS": "1",
 }
+# What a page folds or leaves out is folded in JupyterLab as well.
+FOLDED: dict[str, dict[str, bool]] = {
+    "hide-cell": {"outputs_hidden": True, "source_hidden": True},
+    "hide-input": {"source_hidden": True},
+    "remove-input": {"source_hidden": True},
+}
 DEFAULTS: dict[str, object] = {  # what the browser fills in by itself; leaving it out keeps the page small
     "_dom_classes": [],
     "description": "",
@@ -112,7 +118,10 @@ def _stable(notebook: dict[str, Any], stem: str) -> dict[str, Any]:
     for number, cell in enumerate(notebook["cells"]):
         if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f-]+)?", cell.get("id", "")) or "id" not in cell:
             cell["id"] = f"cell-{number:03d}"  # an id drawn at random becomes the place of the cell, once
-        cell["metadata"] = {k: v for k, v in cell["metadata"].items() if k in ("tags", "mystnb", "jupyter")}
+        cell["metadata"] = {k: v for k, v in cell["metadata"].items() if k in ("tags", "mystnb")}
+        for tag in cell["metadata"].get("tags", []):
+            if tag in FOLDED and cell["cell_type"] == "code":
+                cell["metadata"]["jupyter"] = FOLDED[tag]
         for output in cell.get("outputs", []):
             if output["output_type"] == "error":
                 output["traceback"] = [f"{output['ename']}: {output['evalue']}"]
