@@ -157,13 +157,14 @@ def metrics(prefill_s: float, step_s: Sequence[float], prompt_tokens: int) -> di
 def predict(model: dict[str, Any], bandwidth: float, matmul_rate: float) -> dict[str, Any]:
     """What the bytes and the products say: the least time for one decode step, and for prefills.
 
-    A decode step must read every weight once (but only one row of the position table). A prefill of N tokens
+    A decode step must read every weight of a GPT-2 once (but only one row of the position table). A prefill of N tokens
     reads the same bytes and makes 2 operations per weight and token; the head is needed for the last token
     only. Attention's own products are left out: at these lengths they are under a tenth.
     """
-    width, vocab = model["width"], model["vocab_size"]
-    bytes_read = model["weight_bytes"] - 4 * width * (model["context_length"] - 1)
-    block_weights = model["num_layers"] * 12 * width * width
+    width, vocab, layers = model["width"], model["vocab_size"], model["num_layers"]
+    block_weights = layers * 12 * width * width
+    other_weights = layers * 13 * width + 2 * width + vocab * width + width  # biases, norms, head, one position
+    bytes_read = 4 * (block_weights + other_weights)
     lengths = [n for n in PREFILL_LENGTHS if n <= model["context_length"]]
     products = [(2 * n * block_weights + 2 * vocab * width) / matmul_rate for n in lengths]
     return {

@@ -5,7 +5,7 @@ import pytest
 from benchmarks import baseline, workers
 from benchmarks.baseline import metrics, predict
 
-SMALL = {"width": 768, "vocab_size": 50257, "context_length": 1024, "num_layers": 12, "weight_bytes": 497_759_232}
+SMALL = {"width": 768, "vocab_size": 50257, "context_length": 1024, "num_layers": 12}
 
 
 def test_the_metrics_are_the_sources() -> None:
