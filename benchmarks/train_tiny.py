@@ -55,7 +55,7 @@ class Settings:
 class Muon(torch.optim.Optimizer):
     """Momentum whose update is made orthogonal: every direction of a weight matrix moves by about the same amount.
 
-    K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024. At equal tokens it got this model
+    K. Jordan et al., "Muon", 2024, https://kellerjordan.github.io/posts/muon/. At equal tokens it got this model
     further than AdamW. Kept in float32: ``torch.optim.Muon`` rounds to bfloat16, which is slow on processors without
     units for it. A fused query-key-value matrix is three matrices side by side and is orthogonalised as three.
     """
@@ -161,6 +161,12 @@ def batches(ids: torch.Tensor, settings: Settings) -> Iterator[torch.Tensor]:
         yield torch.stack([ids[start : start + settings.context] for start in starts])
 
 
+def loss(model: GPT2LMHeadModel, windows: torch.Tensor) -> torch.Tensor:
+    """Mean surprise, in nats a token, of windows of ids (batch, T) at every position but the first."""
+    logits = model(windows).logits[:, :-1]  # (batch, T) -> (batch, T, V) -> (batch, T-1, V)
+    return torch.nn.functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten())
+
+
 @torch.no_grad()
 def score(model: GPT2LMHeadModel, ids: torch.Tensor, context: int, num_windows: int | None = None) -> float:
     """Mean loss in nats a token over consecutive windows; the first token of each window is not scored."""
@@ -168,7 +174,7 @@ def score(model: GPT2LMHeadModel, ids: torch.Tensor, context: int, num_windows: 
     total, count = 0.0, 0
     for window in ids.split(context)[:num_windows]:
         if len(window) > 1:
-            total += model(window[None], labels=window[None]).loss.item() * (len(window) - 1)
+            total += loss(model, window[None]).item() * (len(window) - 1)
             count += len(window) - 1
     model.train()
     return total / count
@@ -207,7 +213,7 @@ def train(settings: Settings) -> Path:
             for group, rate in zip(optimiser.param_groups, rates, strict=True):
                 group["lr"] = rate * rate_factor(step, settings)
         window = next(windows)
-        model(window, labels=window).loss.backward()
+        loss(model, window).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimiser in optimisers:
             optimiser.step()

@@ -79,6 +79,7 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
     width, num_heads = int(raw["n_embd"]), int(raw["n_head"])
     if width % num_heads:
         raise CheckpointError(f"config.json has n_embd = {width}, which {num_heads} heads (n_head) do not divide")
+    eos = raw.get("eos_token_id")
     return ModelConfig(
         architecture="gpt2",
         vocab_size=int(raw["vocab_size"]),
@@ -93,7 +94,7 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
         rope_theta=None,
         tied_head=bool(raw.get("tie_word_embeddings", True)),
         bos_token_id=raw.get("bos_token_id"),
-        eos_token_id=raw.get("eos_token_id"),
+        eos_token_id=eos[0] if isinstance(eos, list) else eos,
     )
 
 
