@@ -200,7 +200,7 @@ class Model(ABC):
         if stop > config.context_length:
             raise ContextLengthError(
                 f"{start} cached + {num_new} new = {stop} positions, but {self.name} has a context of "
-                f"{config.context_length}: shorten the text by {stop - config.context_length} tokens"
+                f"{config.context_length}: that is {stop - config.context_length} too many, shorten the text"
             )
         if stop > kv.capacity:
             raise CapacityError(

@@ -137,6 +137,8 @@ def match_tensors(
         for name, tensor in stored.items()
         if not name.endswith(architecture.UNUSED)
     }
+    if len(tensors) < sum(not name.endswith(architecture.UNUSED) for name in stored):
+        raise CheckpointError(f"{folder} holds a tensor twice, with and without the prefix {architecture.PREFIX!r}")
     expected = architecture.tensor_shapes(config)
     allowed = expected if not config.tied_head else {**expected, "lm_head.weight": (config.vocab_size, config.width)}
     for problem, names in (

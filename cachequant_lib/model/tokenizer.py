@@ -137,7 +137,7 @@ def check_token_ids(token_ids: ArrayLike, vocab_size: int) -> IdArray:
     if len(ids) == 0:
         raise TokenError("no token ids: the prompt is empty, and a model needs at least one token to continue from")
     if ids.dtype.kind not in "iu":
-        raise TokenError(f"token ids must be whole numbers, got {ids.dtype} such as {ids[0]!r}")
+        raise TokenError(f"token ids must be whole numbers, got {ids[0]} ({ids.dtype})")
     low, high = ids.min(), ids.max()
     if low < 0 or high >= vocab_size:
         bad = low if low < 0 else high
