@@ -74,7 +74,9 @@ def _measure(workers: dict[str, Worker], model: dict[str, Any], repeats: int, sa
     return {
         "limits": {
             "read_bandwidth": significant(bandwidth),
+            "read_gb_per_s": significant(bandwidth / 1e9),
             "matmul_rate": {name: significant(rate) for name, rate in matmul.items()},
+            "matmul_gflop_per_s": {name: significant(rate / 1e9) for name, rate in matmul.items()},
             **predict(model, bandwidth, max(matmul.values())),
         },
         "cold": {name: {k: _rounded(v) for k, v in c.items() if k.endswith("_s")} for name, c in cold.items()},
@@ -169,6 +171,7 @@ def predict(model: dict[str, Any], bandwidth: float, matmul_rate: float) -> dict
     products = [(2 * n * block_weights + 2 * vocab * width) / matmul_rate for n in lengths]
     return {
         "bytes_per_token": bytes_read,
+        "read_ms": significant(bytes_read / bandwidth * 1e3),
         "read_s": significant(bytes_read / bandwidth),
         "operations_per_prefill_token": 2 * block_weights,
         "prefill_num_tokens": lengths,

@@ -1,11 +1,7 @@
-"""The book's drawings: functions take data and axes and return the axes. The library's only matplotlib import.
-
-:func:`timeline` is drawn by hand as SVG text, because a slider needs many small frames.
-"""
+"""The book's drawings: functions take data and axes and return the axes. The library's only matplotlib import."""
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,10 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-__all__ = ["PHASES", "decode_time", "new_axes", "prefill_rate", "step_times", "timeline"]
+from cachequant_lib.drawings.ch01 import PHASES
 
-#: The colours of the two phases. No number format has them.
-PHASES = {"prefill": "#c48a00", "decode": "#33475b"}
+__all__ = ["decode_time", "new_axes", "prefill_rate", "step_times"]
 
 _LIMIT = "#6b6b6b"
 _LINES: dict[str, dict[str, Any]] = {
@@ -24,7 +19,6 @@ _LINES: dict[str, dict[str, Any]] = {
     "lean": {"color": "#a06f00", "marker": "s"},
     "library": {"color": "#101418", "marker": "^", "linewidth": 2},
 }
-_WIDTH = 344  # units of a hand-made figure: its letters are 12 pixels on a phone
 
 
 def new_axes(width: float = 4.8, height: float = 3.7) -> Axes:
@@ -109,59 +103,3 @@ def step_times(runs: Sequence[Sequence[float]], ax: Axes | None = None) -> Axes:
     ax.set_ylabel("ms")
     ax.legend(frameon=False, fontsize="small", loc="lower right")
     return ax
-
-
-def timeline(prefill_s: float, step_s: Sequence[float], prompt_tokens: int, span_s: float) -> str:
-    """Draw one request on a time axis, as SVG text: the prefill as one bar, then a bar for each decode step.
-
-    Parameters
-    ----------
-    prefill_s : float
-        Seconds of the prefill.
-    step_s : sequence of float
-        Seconds of each decode step.
-    prompt_tokens : int
-        Length of the prompt.
-    span_s : float
-        Seconds that the axis covers. The same for all frames of a slider, so that their bars compare.
-    """
-    left, top, tall = 12, 34, 40
-    unit, axis = (_WIDTH - 2 * left) / span_s, top + tall + 6
-    edge = left + prefill_s * unit
-    parts = [_bar(left, top, edge - left, tall, PHASES["prefill"])]
-    for seconds in step_s:
-        parts.append(_bar(edge, top, max(seconds * unit - 0.5, 0.3), tall, PHASES["decode"]))
-        edge += seconds * unit
-    tick = next(t for t in (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 1e9) if span_s / t <= 6)
-    marks = [(n * tick, left + n * tick * unit) for n in range(int(span_s / tick + 1e-9) + 1)]
-    parts.append(f"<path d='M{left} {axis}H{_WIDTH - left}' stroke='#1b1f24'/>")
-    parts += [f"<path d='M{x:.1f} {axis}v4' stroke='#1b1f24'/>" for _, x in marks]
-    parts += [_text(x, axis + 17, f"{t:g} s", "middle" if t else "start") for t, x in marks]
-    decode_s = sum(step_s)
-    share = prefill_s / (prefill_s + decode_s)
-    rows = (
-        ("prefill", prefill_s, prefill_s / prompt_tokens, "prompt"),
-        ("decode", decode_s, decode_s / len(step_s), "new"),
-    )
-    parts.append(
-        _text(left, 20, f"{prompt_tokens} prompt tokens, {len(step_s) + 1} new ones: {prefill_s + decode_s:.2f} s")
-    )
-    for number, (name, seconds, each, which) in enumerate(rows):
-        y = axis + 42 + 20 * number
-        parts.append(_bar(left, y - 10, 10, 10, PHASES[name]))
-        parts.append(_text(left + 16, y, f"{name} {seconds * 1e3:,.0f} ms: {each * 1e3:.2f} ms a {which} token"))
-    parts.append(_text(left, axis + 84, f"{share:.0%} of the time is prefill"))
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {_WIDTH} {axis + 94}' width='460' "
-        f"style='width:100%;max-width:460px;height:auto;border-radius:6px'>"
-        f"<rect width='{_WIDTH}' height='{axis + 94}' fill='#fff'/>"
-        f"<g font-family='system-ui,sans-serif' font-size='12.6' fill='#1b1f24'>{''.join(parts)}</g></svg>"
-    )
-
-
-def _bar(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return f"<rect x='{x:.1f}' y='{y:g}' width='{width:.1f}' height='{height:g}' fill='{colour}'/>"
-
-
-def _text(x: float, y: float, words: str, anchor: str = "start") -> str:
-    return f"<text x='{x:.1f}' y='{y:g}' text-anchor='{anchor}'>{html.escape(words)}</text>"
