@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ TOKEN = "for-this-test-only"
 OPTIONS = [
     "--no-browser",
     "--ip=127.0.0.1",
-    "--port-retries=50",
+    "--port-retries=0",
     "--allow-root",
     f"--IdentityProvider.token={TOKEN}",
     "--LabApp.news_url=None",
@@ -53,7 +54,9 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     settings.mkdir(parents=True)
     # every cell is drawn, not only those on the screen
     (settings / "tracker.jupyterlab-settings").write_text('{"windowingMode": "none"}', "utf-8")
-    port = 18000 + os.getpid() % 2000
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     own = {name: str(home / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")}
     own["JUPYTERLAB_SETTINGS_DIR"] = str(home / "settings")
     environment = os.environ | own | {"HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

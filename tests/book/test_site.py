@@ -83,7 +83,7 @@ def shown(box: Locator) -> str:
 
 def settle(page: Page) -> None:
     """Wait until the page has drawn what a control has asked for."""
-    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    page.evaluate("async () => { for (let i = 0; i < 4; i++) await new Promise(requestAnimationFrame); }")
 
 
 def try_slider(page: Page, box: Locator, control: Locator) -> None:
