@@ -187,6 +187,12 @@ def test_missing_and_unknown_tensors(gpt2_folder: Path) -> None:
         load(gpt2_folder)
 
 
+def test_a_tensor_under_two_names(gpt2_folder: Path) -> None:
+    edit_tensors(gpt2_folder, lambda tensors: tensors.update({"wte.weight": torch.zeros(97, 48)}))
+    with pytest.raises(CheckpointError, match=r"a tensor twice, with and without the prefix 'transformer\.'"):
+        load(gpt2_folder)
+
+
 @pytest.mark.parametrize(
     "change",
     [{"n_layer": 1}, {"n_layer": 3}, {"vocab_size": 98}, {"n_positions": 64}, {"n_embd": 51}, {"n_inner": 100}],
