@@ -184,7 +184,7 @@ site: $(STAMP)
 	@$(MAKE) $(SITE)
 
 browser: $(STAMP) chromium
-	@$(PYTEST) -m browser tests
+	@$(PY) -m pytest -p no:cacheprovider -m browser tests
 
 clean:
 	@rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist cachequant_lib.egg-info

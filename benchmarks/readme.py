@@ -21,9 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
 
 
-def spread(found: dict[str, float], digits: int = 1) -> str:
-    """Median and, in brackets, lowest and highest."""
-    return f"{found['median']:.{digits}f} ({found['low']:.{digits}f} to {found['high']:.{digits}f})"
+def spread(found: dict[str, float]) -> str:
+    """Median and, in brackets, lowest and highest, with three figures or all before the point."""
+    return "{} ({} to {})".format(*(f"{found[k]:.{0 if found[k] >= 100 else 1}f}" for k in ("median", "low", "high")))
 
 
 def measured(record: dict[str, Any]) -> str:
@@ -31,18 +31,18 @@ def measured(record: dict[str, Any]) -> str:
     threads = max(record["data"]["threads"], key=int)
     part, system = record["data"]["threads"][threads], record["system"]
     profiles = record["settings"]["profiles"]
-    short, long = (f"{p['prompt_tokens']} + {p['new_tokens']}" for p in (profiles["short"], profiles["long"]))
+    heads = [f"prefill of {p['prompt_tokens']} | decode of {p['new_tokens']}" for p in profiles.values()]
     lines = [
         f"fp32 GPT-2 small at its true shape, {threads} threads of {system['cpu']}; tokens per second, median of "
         f"{record['settings']['repeats']} rounds (lowest to highest), {record['date'][:10]}.",
         "",
-        f"| engine | prefill, prompt {short} | decode, {short} | prefill, prompt {long} | decode, {long} |",
+        f"| engine | {' | '.join(heads)} |",
         "|---|---:|---:|---:|---:|",
     ]
     for name, label in record["data"]["engines"].items():
         cells = [
             spread(part["profiles"][profile]["engines"][name]["summary"][metric])
-            for profile in ("short", "long")
+            for profile in profiles
             for metric in ("prefill_tokens_per_s", "decode_tokens_per_s")
         ]
         lines.append(f"| {label} | {' | '.join(cells)} |")
