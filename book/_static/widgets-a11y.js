@@ -9,6 +9,21 @@
   adopt(window.MathJax);
   Object.defineProperty(window, 'MathJax', { configurable: true, get: () => maths, set: adopt });
 
+  // Paper is white: print the light theme, and give the reader's own back afterwards.
+  const root = document.documentElement;
+  const onPaper = (printing) => {
+    if (printing && root.dataset.theme !== 'light') {
+      root.dataset.screenTheme = root.dataset.theme || '';
+      root.dataset.theme = 'light';
+    } else if (!printing && 'screenTheme' in root.dataset) {
+      root.dataset.theme = root.dataset.screenTheme;
+      delete root.dataset.screenTheme;
+    }
+  };
+  matchMedia('print').addEventListener('change', (event) => onPaper(event.matches));
+  addEventListener('beforeprint', () => onPaper(true));
+  addEventListener('afterprint', () => onPaper(false));
+
   const label = (box) => {
     const found = box && box.querySelector('.widget-label');
     return (found && found.textContent.trim()) || 'Value';

@@ -222,10 +222,15 @@ def test_theme_button_changes_the_theme(tab: Any, base: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["book/index.html", *CHAPTERS])
-def test_printed_page_is_not_blank(tab: Any, base: str, path: str) -> None:
-    page = tab.open(base + path)
+def test_printed_page_is_dark_ink_on_paper(new_tab: Callable[..., Any], base: str, path: str) -> None:
+    page = new_tab(color_scheme="dark").open(base + path)
     page.emulate_media(media="print")
+    settle(page)
+    ink = page.locator("main p").first.evaluate("p => getComputedStyle(p).color.match(/\\d+/g).map(Number)")
+    assert sum(ink[:3]) < 300, "light letters on white paper"
     assert len(page.locator("main").inner_text()) > 1000
     assert all(height > 10 for height in page.locator(".slides-view").evaluate_all("e => e.map(v => v.offsetHeight)"))
     assert len(page.pdf()) > 30_000
     page.emulate_media(media="screen")
+    settle(page)
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
