@@ -126,7 +126,7 @@ class LibraryEngine(Engine):
 
     def limits(self) -> dict[str, Any]:
         """The fastest fp32 matrix product this process has seen, operations a second."""
-        from cachequant_lib.doctor import matmul_rate, read_bandwidth
+        from cachequant_lib.checkup import matmul_rate, read_bandwidth
 
         return {
             "matmul_rate": matmul_rate(self._threads, size=2048, budget_s=1.0),

@@ -1,5 +1,5 @@
 from .bench import interleave, machine_info, measure, pin_threads
-from .doctor import doctor
+from .checkup import doctor
 from .errors import (
     CacheError,
     CacheQuantError,

@@ -33,7 +33,7 @@ CORE = {
     "workloads": {"errors", "formats", "kernels", "kv", "model", "generation"},
 }
 # These look at the core from outside and may import all of it, and each other; the core never imports them.
-INSTRUMENTS = {"bench", "doctor", "machine", "results", "figures", "drawings", "interact", "exercises"}
+INSTRUMENTS = {"bench", "checkup", "machine", "results", "figures", "drawings", "interact", "exercises"}
 ALLOWED = CORE | {room: set(CORE) | INSTRUMENTS for room in INSTRUMENTS}
 
 # Packages with one door, and packages that no module may load when it is imported.

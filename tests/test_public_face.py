@@ -192,3 +192,9 @@ def test_errors_can_be_caught_both_ways(name: str) -> None:
             if base.__module__ == "builtins" and base not in (Exception, BaseException, object)
         ]
         assert builtin, f"{name} should also be the built-in error that a reader would expect"
+
+
+def test_no_name_is_also_a_module() -> None:
+    # importing the module would put it in the name's place, and `cq.name()` would call a module
+    modules = {path.stem for path in Path(cq.__file__).parent.iterdir()}
+    assert modules & set(cq.__all__) == set()

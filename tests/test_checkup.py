@@ -1,13 +1,11 @@
 """The doctor: its limits are plausible, and its verdicts follow from the facts."""
 
-import importlib
 from typing import Any
 
 import pytest
 
-from cachequant_lib.doctor import GPT2_BYTES_PER_TOKEN
-
-doctor = importlib.import_module("cachequant_lib.doctor")  # the package offers the function under this name
+from cachequant_lib import checkup
+from cachequant_lib.checkup import GPT2_BYTES_PER_TOKEN
 
 FACTS: dict[str, Any] = {
     "instruction_sets": ["AVX2", "AVX-512 VNNI"],
@@ -18,7 +16,7 @@ FACTS: dict[str, Any] = {
 
 
 def verdicts(**changes: Any) -> str:
-    return "\n".join(doctor._verdicts(FACTS | changes))
+    return "\n".join(checkup._verdicts(FACTS | changes))
 
 
 def test_eight_bit_multiply_accumulate_decides_what_is_promised() -> None:
@@ -41,28 +39,28 @@ def test_each_weakness_is_named_and_only_then() -> None:
 
 def test_bandwidth_is_bytes_over_the_best_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 1.0, 3.0, 10.0, 10.5, 20.0])  # deadline; a pass of 2 s; a pass of 0.5 s; is there time left?
-    monkeypatch.setattr(doctor.time, "perf_counter", lambda: next(ticks))
-    assert doctor.read_bandwidth(1, num_bytes=4000, budget_s=0.0) == 4000 / 0.5
+    monkeypatch.setattr(checkup.time, "perf_counter", lambda: next(ticks))
+    assert checkup.read_bandwidth(1, num_bytes=4000, budget_s=0.0) == 4000 / 0.5
 
 
 def test_the_report_predicts_a_floor_for_decode(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "read_bandwidth", lambda n: 10e9 * n)
-    monkeypatch.setattr(doctor, "matmul_rate", lambda n: 100e9 * n)
-    report = doctor.doctor_report()
+    monkeypatch.setattr(checkup, "read_bandwidth", lambda n: 10e9 * n)
+    monkeypatch.setattr(checkup, "matmul_rate", lambda n: 100e9 * n)
+    report = checkup.doctor_report()
     assert report["decode_floor_s"][1] == pytest.approx(GPT2_BYTES_PER_TOKEN / 10e9)
     assert pytest.approx(494.6e6, rel=1e-3) == GPT2_BYTES_PER_TOKEN
 
 
 def test_it_prints_and_returns_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(doctor, "read_bandwidth", lambda n: 10e9 * n)
-    monkeypatch.setattr(doctor, "matmul_rate", lambda n: 100e9 * n)
+    monkeypatch.setattr(checkup, "read_bandwidth", lambda n: 10e9 * n)
+    monkeypatch.setattr(checkup, "matmul_rate", lambda n: 100e9 * n)
     monkeypatch.setenv("OPENBLAS_CORETYPE", "Nehalem")
-    assert doctor.doctor() is None
+    assert checkup.doctor() is None
     text = capsys.readouterr().out
     for word in ("processor", "caches", "reads 10.0 GB/s", "49.5 ms", "What that means", "OPENBLAS_CORETYPE=Nehalem"):
         assert word in text
 
 
 def test_real_measurements_are_positive() -> None:
-    assert doctor.read_bandwidth(2, num_bytes=1 << 20, budget_s=0.0) > 0
-    assert doctor.matmul_rate(1, size=32, budget_s=0.0) > 0
+    assert checkup.read_bandwidth(2, num_bytes=1 << 20, budget_s=0.0) > 0
+    assert checkup.matmul_rate(1, size=32, budget_s=0.0) > 0

@@ -1,6 +1,6 @@
 """Say what this machine has, and what that will mean for the numbers in this book.
 
-Run it with ``python -m cachequant_lib.doctor``.
+Run it with ``python -m cachequant_lib.checkup``.
 """
 
 from __future__ import annotations
