@@ -19,6 +19,9 @@ def repaired(text: str) -> str:
         del tag["title"]
     for tag in soup.select('#ethical-ad-placement, script[src*="scripts/fontawesome.js"]'):
         tag.decompose()  # the script is 1.4 MB; the web font of the theme draws the same icons
+    for tag in soup.select("thead"):
+        if not tag.get_text(strip=True):
+            tag.decompose()  # Markdown asks for a head even where a table has none
     for tag in soup.select("th"):
         if not tag.get_text(strip=True):
             tag.name = "td"  # the empty corner of a table heads nothing

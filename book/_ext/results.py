@@ -1,13 +1,15 @@
 """The role ``result``: a number on a page is read from a stored measurement when the page is built.
 
-``{result}`baseline.short.torch_fp32.decode_tok_s.median|.1f``` reads ``baseline.json`` in the folder of the
-reference machine, walks the keys (a number is a place in a list), and formats the value by the part after the
-bar. What is missing is a warning, and the book is built with warnings as errors.
+``{result}`baseline.data.threads.1.limits.read_ms|.1f``` reads ``baseline.json`` in the folder of the reference
+machine, walks the keys (a number is a key, or a place in a list), and formats the value by the part after the bar.
+Inside a table, where a bar ends the cell, a space stands for it. What is missing is a warning, and the book is built
+with warnings as errors.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,8 @@ log = logging.getLogger(__name__)
 
 def look_up(folder: Path, text: str) -> tuple[str, Path]:
     """Return the formatted value that ``NAME.key.key|format`` names, and the file it came from."""
-    path, _, spec = text.partition("|")
-    name, *keys = path.strip().split(".")
+    path, *spec = re.split(r"[|\s]+", text.strip(), maxsplit=1)
+    name, *keys = path.split(".")
     file = folder / f"{name}.json"
     if not file.is_file():
         raise LookupError(f"there is no stored result {file.name!r} in {folder.name!r}")
@@ -35,8 +37,8 @@ def look_up(folder: Path, text: str) -> tuple[str, Path]:
             known = list(value) if isinstance(value, dict) else f"{type(value).__name__}"
             raise LookupError(f"{'.'.join([name, *keys[:depth]])} has no {key!r}, only {known}") from None
     if isinstance(value, dict | list) or value is None:
-        raise LookupError(f"{path.strip()} is {type(value).__name__}, not one value")
-    return format(value, spec.strip()), file
+        raise LookupError(f"{path} is {type(value).__name__}, not one value")
+    return format(value, *spec), file
 
 
 class Result(SphinxRole):

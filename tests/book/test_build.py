@@ -98,6 +98,7 @@ def test_a_bad_page_stops_the_build(tmp_path: Path) -> None:
         ("baseline.short.decode_tok_s.median", "36.27"),
         ("baseline.short.decode_tok_s.median|.1f", "36.3"),
         ("baseline.short.decode_tok_s.all.1|.2f", "2.50"),
+        ("baseline.short.decode_tok_s.median .1f", "36.3"),
         ("baseline.name", "x"),
     ],
 )

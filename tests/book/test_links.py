@@ -52,6 +52,12 @@ def test_page_does_not_tell_where_it_was_built(path: str) -> None:
     assert LOCAL.findall((SITE / path).read_text("utf-8")) == []
 
 
+@pytest.mark.parametrize("path", PAGES)
+def test_no_markup_is_left_as_text(path: str) -> None:
+    words = "\n".join(tag.get_text() for tag in soup(SITE / path).select("main p, main td, main li, main h1, main h2"))
+    assert re.findall(r"\{[a-z:-]+\}`.{0,40}|\]\(.{0,40}|\*\*.{0,40}|<(?:details|br|img)", words) == []
+
+
 def test_strays_are_not_published() -> None:
     published = {p.relative_to(SITE).parts[0] for p in SITE.rglob("*.html") if "_static" not in p.parts}
     assert published <= {"book", "notebooks", "genindex.html", "index.html", "search.html"}

@@ -21,6 +21,10 @@ PAGES = sorted(
 CHAPTERS = [path for path in PAGES if path.startswith("notebooks/")]
 LOOKS = [(1280, "light"), (1280, "dark"), (375, "light"), (375, "dark")]
 HTML_LIMIT, TRANSFER_LIMIT = 1_500_000, 1_300_000
+PICTURES = "main :is(figure, .cell_output, .slides-view) :is(img, svg)"
+CUT_OFF = (
+    "(all, width) => all.filter((p) => p.getBoundingClientRect().right > width).map((p) => p.outerHTML.slice(0, 99))"
+)
 # What a reader, or a screen reader, gets from the frame that is showing.
 SHOWN = """view => {
     const named = view.querySelector('img[alt], svg[aria-label]');
@@ -50,6 +54,7 @@ def test_page(looked: tuple[Any, int], base: str, path: str) -> None:
     assert seen.faults == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator(".bd-article h1").count() == 1
+    assert page.locator(PICTURES).evaluate_all(CUT_OFF, width) == []
     nameless = (
         "e => [...e].filter(i => !/\\w\\w/.test(i.alt) || /_images|[0-9a-f]{16}|^image$/i.test(i.alt)).map(i => i.src)"
     )
