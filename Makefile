@@ -44,7 +44,7 @@ help:
 	@echo "make bench    measure your machine; NAME=... for one experiment"
 	@echo "make doctor   what this machine has, and what that means for the numbers"
 	@echo "make models   fetch SmolLM2 (93 MB) for the chapters that can use it"
-	@echo "make format   let ruff format the code and the notebooks"
+	@echo "make format   let ruff format code and notebooks; write the tables of README.md again"
 	@echo "make clean    remove what was built; make distclean removes .venv too"
 	@echo
 	@echo "PYTHON=python3.12 picks an interpreter.   JOBS=8 runs tests on eight cores."
@@ -85,7 +85,8 @@ chromium: $(STAMP)
 
 # ---- Read ------------------------------------------------------------------------------------------------------------
 
-# Build in one go with every warning an error. The stamp is inside the result, so removing the result rebuilds it.
+# Build from nothing, with every warning an error: a second, partial build would not repeat the warnings of the first.
+# The stamp is inside the result, so removing the result rebuilds it.
 PAGES := _config.yml _toc.yml $(shell find book notebooks benchmarks/results cachequant_lib -type f 2>/dev/null \
 	| grep -v -e __pycache__ -e '\.nb[ic]$$' -e '\.pyc$$' -e ' ')
 SITE := _build/html/.built
@@ -96,9 +97,10 @@ book: $(SITE)
 	@$(PY) -c 'import pathlib; print("  " + pathlib.Path("_build/html/index.html").resolve().as_uri())'
 
 $(SITE): $(STAMP) $(PAGES)
-	@rm -f $(SITE)
+	@rm -rf _build/html _build/.doctrees
 	@$(BIN)/jupyter-book build . -n -W --keep-going $(if $(CI),-q,) || { \
 	  echo "Stop: the book did not build cleanly; every warning above is counted as an error."; exit 1; }
+	@[ -e _build/html/index.html ] || { echo "Stop: the builder said it was done, but there is no _build/html/index.html."; exit 1; }
 	@touch $(SITE)
 
 lab: $(STAMP)
@@ -148,6 +150,7 @@ lint: $(STAMP)
 format: $(STAMP)
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+	@$(PY) -m benchmarks.readme
 
 types: $(STAMP)
 	@$(PY) -m mypy
@@ -180,7 +183,7 @@ nbval: $(STAMP)
 	@$(PY) -m benchmarks.notebooks --nbval
 
 site: $(STAMP)
-	@rm -rf _build/html _build/.doctrees
+	@rm -rf _build/html
 	@$(MAKE) $(SITE)
 
 browser: $(STAMP) chromium

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import re
 from pathlib import Path
@@ -72,3 +73,16 @@ def test_commands_are_targets(page: str) -> None:
 
 def test_pictures_have_words() -> None:
     assert all(len(alt) > 40 for alt in re.findall(r"!\[([^\]]*)\]", readme.README.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("page", [*PAGES, "Makefile"])
+def test_modules_that_are_run_can_be(page: str) -> None:
+    """``python -m package`` without a ``__main__`` may do nothing and say nothing."""
+    text = (ROOT / page).read_text("utf-8")
+    for name in set(re.findall(r"(?:python|\$\(PY\)) -m ([\w.]+)", text)) - {"venv", "pip"}:
+        own = importlib.util.find_spec(name)
+        assert own is not None, name
+        package = own.submodule_search_locations is not None
+        main = importlib.util.find_spec(f"{name}.__main__") if package else own
+        assert main is not None, f"{name} has no __main__"
+        assert "__main__" in (Path(main.origin or "").name + Path(main.origin or "").read_text("utf-8")), name
