@@ -48,6 +48,9 @@ def prose_of_markdown(text: str) -> str:
     text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
     text = re.sub(r"^(`{3,}|~{3,})(?!\{)[^\n]*\n.*?^\1`*\s*$", "", text, flags=re.DOTALL | re.MULTILINE)
     text = re.sub(r"^[`~:]{3,}.*$|^:[\w-]+:.*$", "", text, flags=re.MULTILINE)
+    # a title or a quotation keeps its author's spelling
+    text = re.sub(r"\[[^\]]*\]\(https?:[^)]*\)", " ", text)
+    text = re.sub(r'"[^"]{1,200}"', " ", text)
     return re.sub(r"(`+)[^`]+\1|\$[^$]*\$|\]\([^)]*\)|<[^>]+>|https?://\S+", " ", text)
 
 
@@ -89,6 +92,7 @@ def american_words(text: str, suffix: str) -> list[str]:
     [
         (".md", "We quantize the weights."),
         (".md", "Its color and behavior."),
+        (".md", "[a quantized model](notebooks/03.ipynb)"),
         (".md", "```{note}\nThe normalized row.\n```"),
         (".py", "# the neighboring center\n"),
         (".py", 'def f():\n    """Tokenize a text."""\n'),
@@ -103,6 +107,7 @@ def test_spelling_rule_rejects(suffix: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("suffix", "text"),
     [
+        (".md", 'Called "dynamic quantization" in [Post-Training Quantization](https://x.org).'),
         (".md", "Quantise with `quantize_int8`, as in [the paper](https://x.org/quantize)."),
         (".md", "```python\ncq.quantize_model(color='gray')  # quantize\n```\nThe tokenizer."),
         (".md", "quantize_bfp8 and <span style='color: gray'>colour</span>, $normalize$"),
