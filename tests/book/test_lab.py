@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+import matplotlib.font_manager  # makes the font list
 import pytest
 from playwright.sync_api import Locator, Page
 
@@ -59,6 +61,7 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         port = free.getsockname()[1]
     own = {name: str(home / name.lower()) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "IPYTHONDIR")}
     own["JUPYTERLAB_SETTINGS_DIR"] = str(home / "settings")
+    own["MPLCONFIGDIR"] = matplotlib.get_cachedir()  # its font list is there: a kernel that makes one says so
     environment = os.environ | own | {"HOME": str(home), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     environment.pop("CACHEQUANT_PAGE", None)
     command = [sys.executable, "-m", "jupyterlab", *OPTIONS, f"--port={port}", f"--ServerApp.root_dir={home}"]
