@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib import pyplot, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
+from PIL import Image as Picture
 
 from cachequant_lib.drawings.ch01 import PHASES
 
-__all__ = ["decode_time", "new_axes", "prefill_rate", "step_times"]
+__all__ = ["decode_time", "new_axes", "png", "prefill_rate", "step_times", "svg"]
 
 _LIMIT = "#6b6b6b"
 _LINES: dict[str, dict[str, Any]] = {
@@ -103,3 +108,37 @@ def step_times(runs: Sequence[Sequence[float]], ax: Axes | None = None) -> Axes:
     ax.set_ylabel("ms")
     ax.legend(frameon=False, fontsize="small", loc="lower right")
     return ax
+
+
+def png(fig: Figure, *, dpi: int = 110, colours: int = 64) -> bytes:
+    """Return a matplotlib figure as a small palette PNG, and close it. For heat maps and scatters."""
+    raw, small = _saved(fig, "png", dpi=dpi, metadata={"Software": None}), io.BytesIO()
+    picture = Picture.open(io.BytesIO(raw)).convert("RGB").quantize(colours, dither=Picture.Dither.NONE)
+    picture.save(small, "PNG", optimize=True)
+    return small.getvalue()
+
+
+def svg(fig: Figure) -> str:
+    """Return a matplotlib figure as slim SVG text (one decimal), and close it. For lines and bars."""
+    text = _saved(fig, "svg", metadata={"Date": None, "Creator": None}).decode()
+    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = re.sub(r' (?:d|x|y|points|transform)="[^"]*"', _one_decimal, text)
+    text = re.sub(r"\s+", " ", text).replace("> <", "><").strip()
+    used = set(re.findall(r"#([\w.-]+)", text))
+    prefix = "f" + hashlib.sha256(text.encode()).hexdigest()[:6]  # ids of two figures on a page stay apart
+    text = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", text)
+    return re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)
+
+
+def _saved(fig: Figure, kind: str, **options: Any) -> bytes:
+    raw = io.BytesIO()
+    if fig.get_layout_engine() is None:
+        fig.set_layout_engine("constrained")
+    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "cachequant"}):
+        fig.savefig(raw, format=kind, facecolor="white", **options)
+    pyplot.close(fig)
+    return raw.getvalue()
+
+
+def _one_decimal(attribute: re.Match[str]) -> str:
+    return re.sub(r"-?\d+\.\d{2,}", lambda n: f"{float(n[0]):.1f}".removesuffix(".0"), attribute[0])

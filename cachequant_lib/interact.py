@@ -7,13 +7,10 @@ made ahead and lie in a stack, and the control chooses which one is on top.
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
-import io
 import os
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as w
 from IPython.display import HTML, Image, display
@@ -21,10 +18,7 @@ from ipywidgets.widgets.widget_string import HTMLStyle
 
 from cachequant_lib.errors import CacheQuantError
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-__all__ = ["InteractError", "Shown", "live", "page_mode", "png", "predict", "slides", "svg", "yours"]
+__all__ = ["InteractError", "Shown", "live", "page_mode", "predict", "slides", "yours"]
 
 LIVE_SENTENCE = "This cell is live: start JupyterLab with make lab, open this notebook and run the cell."
 UNDECIDED = "Pick one"
@@ -180,7 +174,6 @@ def live(fn: Callable[..., Any], *, labels: Mapping[str, str] | None = None, **c
 
     def show(**values: object) -> None:
         result = fn(**values)
-        result = png(result) if hasattr(result, "savefig") else result
         kinds: dict[type, Any] = {bytes: Image, str: HTML}
         if result is not None:
             display(kinds.get(type(result), lambda other: other)(result))  # type: ignore[no-untyped-call]
@@ -191,44 +184,6 @@ def live(fn: Callable[..., Any], *, labels: Mapping[str, str] | None = None, **c
 def yours(fn: Callable[[], object]) -> object:
     """Return ``fn()`` on the reader's own machine; on a page a fixed sentence, and ``fn`` is not called."""
     return _sentence() if page_mode() else fn()
-
-
-def png(fig: Figure, *, dpi: int = 110, colours: int = 64) -> bytes:
-    """Return a matplotlib figure as a small palette PNG, and close it. For heat maps and scatters."""
-    from PIL import Image as Picture
-
-    raw, small = _saved(fig, "png", dpi=dpi, metadata={"Software": None}), io.BytesIO()
-    picture = Picture.open(io.BytesIO(raw)).convert("RGB").quantize(colours, dither=Picture.Dither.NONE)
-    picture.save(small, "PNG", optimize=True)
-    return small.getvalue()
-
-
-def svg(fig: Figure) -> str:
-    """Return a matplotlib figure as slim SVG text (one decimal), and close it. For lines and bars."""
-    text = _saved(fig, "svg", metadata={"Date": None, "Creator": None}).decode()
-    text = re.sub(r"<metadata>.*?</metadata>|<!--.*?-->", "", text[text.index("<svg") :], flags=re.DOTALL)
-    text = re.sub(r' (?:d|x|y|points|transform)="[^"]*"', _one_decimal, text)
-    text = re.sub(r"\s+", " ", text).replace("> <", "><").strip()
-    used = set(re.findall(r"#([\w.-]+)", text))
-    prefix = "f" + hashlib.sha256(text.encode()).hexdigest()[:6]  # ids of two figures on a page stay apart
-    text = re.sub(r' id="([\w.-]+)"', lambda m: f' id="{prefix}{m[1]}"' if m[1] in used else "", text)
-    return re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)
-
-
-def _saved(fig: Figure, kind: str, **options: Any) -> bytes:
-    from matplotlib import pyplot, rc_context
-
-    raw = io.BytesIO()
-    if fig.get_layout_engine() is None:
-        fig.set_layout_engine("constrained")
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "cachequant"}):
-        fig.savefig(raw, format=kind, facecolor="white", **options)
-    pyplot.close(fig)
-    return raw.getvalue()
-
-
-def _one_decimal(attribute: re.Match[str]) -> str:
-    return re.sub(r"-?\d+\.\d{2,}", lambda n: f"{float(n[0]):.1f}".removesuffix(".0"), attribute[0])
 
 
 def _options(values: Sequence[object] | Mapping[str, object], unit: str) -> list[tuple[str, object]]:

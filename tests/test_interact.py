@@ -15,7 +15,8 @@ from matplotlib import pyplot
 from PIL import Image
 
 from cachequant_lib import interact
-from cachequant_lib.interact import InteractError, Shown, live, png, predict, slides, svg, yours
+from cachequant_lib.figures import png, svg
+from cachequant_lib.interact import InteractError, Shown, live, predict, slides, yours
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
