@@ -191,7 +191,7 @@ def node_strips(num_layers: int, num_heads: int, head_dim: int) -> str:
     parts = [
         text(8, 18, f"The source: {2 * num_layers} small tensors a node", BOLD),
         text(8, 78, "This library: the same numbers in one row", BOLD),
-        text(8, 138, f"dark K, light V: {num_heads} heads × {head_dim} = {values} numbers each"),
+        text(8, 138, f"dark K, light V: {num_heads} heads × {head_dim} numbers"),
         text(8, 156, f"{num_layers} layers × 2 × {values} × 4 bytes = {num_layers * 2 * values * 4:,} bytes"),
     ]
     for kind, colour in enumerate((MUTED, PALE)):

@@ -155,8 +155,8 @@ def test_readable_by_all(new_tab: Callable[..., Any], base: str, width: int, sch
         "a b c d e f g h i j k l m n",
     ):
         ask(page, text)
+    assert seen.foreign == seen.faults == []
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.add_script_tag(path=AXE)
     found = page.evaluate("axe.run('.trie-twin', {resultTypes: ['violations']})")["violations"]
     assert [(v["id"], v["nodes"][0]["html"][:200]) for v in found] == []
-    assert seen.foreign == seen.faults == []
