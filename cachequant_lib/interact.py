@@ -13,12 +13,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import ipywidgets as w
-from IPython.display import HTML, Image, display
+from IPython.display import HTML, Image, Markdown, display
 from ipywidgets.widgets.widget_string import HTMLStyle
 
 from cachequant_lib.errors import CacheQuantError
 
-__all__ = ["InteractError", "Shown", "live", "page_mode", "predict", "slides", "yours"]
+__all__ = ["InteractError", "Shown", "live", "page_mode", "predict", "slides", "table", "yours"]
 
 LIVE_SENTENCE = "This cell is live: start JupyterLab with make lab, open this notebook and run the cell."
 UNDECIDED = "Pick one"
@@ -184,6 +184,22 @@ def live(fn: Callable[..., Any], *, labels: Mapping[str, str] | None = None, **c
 def yours(fn: Callable[[], object]) -> object:
     """Return ``fn()`` on the reader's own machine; on a page a fixed sentence, and ``fn`` is not called."""
     return _sentence() if page_mode() else fn()
+
+
+def table(head: Sequence[object], *rows: Sequence[object]) -> Markdown:
+    """Return rows as a Markdown table, which pages, JupyterLab and GitHub all show; minus signs are real ones.
+
+    Parameters
+    ----------
+    head : sequence
+        Column titles.
+    *rows : sequence
+        Cells, as text or as numbers already rounded.
+    """
+    lines = [" | ".join(str(cell) for cell in row) for row in (head, *rows)]
+    lines = [line.replace(" %", "\u00a0%").replace("| -", "| −") for line in (f"| {line} |" for line in lines)]
+    lines.insert(1, "|" + " --- |" * len(head))
+    return Markdown("\n".join(lines))  # type: ignore[no-untyped-call]
 
 
 def _options(values: Sequence[object] | Mapping[str, object], unit: str) -> list[tuple[str, object]]:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from cachequant_lib import interact
 from cachequant_lib.figures import png, svg
-from cachequant_lib.interact import InteractError, Shown, live, predict, slides, yours
+from cachequant_lib.interact import InteractError, Shown, live, predict, slides, table, yours
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 
@@ -194,3 +194,9 @@ def test_live_runs_with_the_values_of_its_controls(monkeypatch: pytest.MonkeyPat
 def test_yours_runs_outside_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CACHEQUANT_PAGE", raising=False)
     assert yours(lambda: 42) == 42
+
+
+def test_table_is_markdown_with_real_minus_signs() -> None:
+    assert table(["value", "share"], [-1.5, "5 %"], ["a-b", 2]).data == (
+        "| value | share |\n| --- | --- |\n| \u22121.5 | 5\u00a0% |\n| a-b | 2 |"
+    )
