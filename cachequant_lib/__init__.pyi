@@ -24,6 +24,7 @@ from .formats import (
 from .generation import Generation, generate, greedy, sample
 from .kv.base import KVBlock, KVCache
 from .kv.dense import DenseKV
+from .kv.prefix import PrefixCache
 from .kv.trie import TokenTrie
 from .model.linear import BFP8Linear, Float32Linear, Int8Linear, matmul_bfp8, matmul_int8
 from .model.quantize import quantize_model
@@ -48,6 +49,7 @@ __all__ = [
     "KVCache",
     "ModelNotFoundError",
     "Perplexity",
+    "PrefixCache",
     "ResultError",
     "Scheme",
     "SchemeTensor",

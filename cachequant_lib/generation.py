@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cachequant_lib.errors import CacheError, ContextLengthError, TokenError
 from cachequant_lib.kv.base import KVBlock, KVCache
+from cachequant_lib.kv.prefix import PrefixCache
 from cachequant_lib.kv.trie import TokenTrie
 from cachequant_lib.model.base import Model
 from cachequant_lib.model.tokenizer import check_token_ids
@@ -112,7 +113,7 @@ def generate(
     max_new_tokens: int = 50,
     *,
     kv: str | KVCache = "dense",
-    prefix_cache: TokenTrie | None = None,
+    prefix_cache: TokenTrie | PrefixCache | None = None,
     namespace: str = "",
     sampler: Sampler = greedy,
     seed: int = 0,
@@ -129,11 +130,12 @@ def generate(
         With 0 the prompt is only prefilled, which warms a prefix cache.
     kv : str or KVCache, default "dense"
         Name of a KV format, or an empty cache from ``model.new_kv(...)``.
-    prefix_cache : TokenTrie, optional
+    prefix_cache : TokenTrie or PrefixCache, optional
         Keys and values of earlier prompts. The longest stored beginning of the prompt is reused, its last token never:
         the next token's logits need a forward there. The prompt's own rows are stored afterwards; new tokens' are not.
     namespace : str, default ""
-        Whose prompts these are. A prefix cache serves one model and one namespace, and refuses any other.
+        Whose prompts these are. A PrefixCache keeps them apart, by model, weight format and KV format as well; a
+        TokenTrie serves one model and one namespace, and refuses any other.
     sampler : callable, default greedy
         Takes logits (V,) and a random generator, returns a token id.
     seed : int, default 0
@@ -152,7 +154,7 @@ def generate(
     ContextLengthError
         If prompt and new tokens do not fit the model's context; nothing has been computed then.
     CacheError
-        If the prefix cache holds rows of another model or namespace, or `kv` is not empty.
+        If a TokenTrie holds rows of another model or namespace, or `kv` is not empty.
     """
     started = time.perf_counter()
     prompt_ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
@@ -179,7 +181,9 @@ def generate(
         logits = model.forward(new_ids[-1:], cache, last_only=True)[-1]  # (1, V) -> (V,)
         step_s.append(time.perf_counter() - clock)
 
-    if prefix_cache is not None:
+    if isinstance(prefix_cache, PrefixCache):
+        prefix_cache.insert(ids, cache, _owner(model, cache, namespace))
+    elif prefix_cache is not None:
         prefix_cache.insert(ids, cache.read_block(matched, len(ids)).rows, start=matched)
     text = model.tokenizer.decode(new_ids)
     overhead_s = time.perf_counter() - started - prefill_s - sum(step_s)
@@ -199,15 +203,25 @@ def _check_length(model: Model, prompt_tokens: int, max_new_tokens: int) -> None
         )
 
 
-def _restore_prefix(model: Model, ids: list[int], cache: KVCache, trie: TokenTrie | None, namespace: str) -> int:
+def _owner(model: Model, cache: KVCache, namespace: str) -> tuple[str, ...]:
+    """Everything that must be equal for keys and values to be reusable, and who may reuse them."""
+    return model.fingerprint, model.weight_format, cache.format, namespace
+
+
+def _restore_prefix(
+    model: Model, ids: list[int], cache: KVCache, prefix_cache: TokenTrie | PrefixCache | None, namespace: str
+) -> int:
     """Copy the longest known beginning of the prompt into an empty cache; return its length."""
-    if trie is None:
+    if prefix_cache is None:
         return 0
+    if isinstance(prefix_cache, PrefixCache):
+        with prefix_cache.match(ids, _owner(model, cache, namespace)) as match:
+            return match.copy_into(cache)
     owner = (model.fingerprint, namespace)
-    if trie.owner not in (None, owner):
+    if prefix_cache.owner not in (None, owner):
         raise CacheError(f"this prefix cache holds rows of another model or namespace than {model.name}, {namespace!r}")
-    trie.owner = owner
-    matched, rows = trie.lookup(ids[:-1])
+    prefix_cache.owner = owner
+    matched, rows = prefix_cache.lookup(ids[:-1])
     if rows is None:
         return 0
     cache.write_block(KVBlock(rows))

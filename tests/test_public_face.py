@@ -27,7 +27,7 @@ PUBLIC = {
     # one request
     "generate", "Generation", "greedy", "sample",
     # keys and values
-    "KVCache", "KVBlock", "DenseKV", "TokenTrie",
+    "KVCache", "KVBlock", "DenseKV", "PrefixCache", "TokenTrie",
     # measuring
     "perplexity", "Perplexity", "compare", "Comparison",
     "measure", "interleave", "pin_threads", "machine_info", "doctor",
