@@ -20,7 +20,10 @@ RowIds = NDArray[np.int64]
 Reader = Callable[[int, int], Rows]
 
 SLAB_BYTES = 4 << 20
-"""Most bytes set aside at once: about 57 rows of GPT-2 small."""
+"""Most bytes set aside at once: 56 rows of GPT-2 small."""
+
+SLABS = 16
+"""A small capacity is set aside in about this many parts, so that it can go to more than one row shape."""
 
 COPY_BYTES = 1 << 20
 """Rows that must be unpacked on their way in come in pieces of this size, which stay in the processor's cache."""
@@ -34,12 +37,14 @@ class RowPool:
     shape : tuple of int
         Shape of a row, for a model's keys and values (L, 2, Hkv, D).
     dtype : dtype
+    slab_bytes : int
+        Most bytes to set aside at once, or one row if that is more.
     """
 
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike, slab_bytes: int) -> None:
         self.shape, self.dtype = shape, np.dtype(dtype)
         self.row_bytes = prod(shape) * self.dtype.itemsize
-        self.slab_rows = min(max(1, SLAB_BYTES // self.row_bytes), 4096)
+        self.slab_rows = min(max(1, slab_bytes // self.row_bytes), 4096)
         self.slabs: dict[int, Rows] = {}
         self.free: list[int] = []  # the last row goes out first, while its memory is warm
 
@@ -102,7 +107,8 @@ class RowArena:
 
     def pool(self, shape: tuple[int, ...], dtype: DTypeLike) -> RowPool:
         """Return the pool of a row shape, a new one if need be."""
-        return self._pools.setdefault((shape, np.dtype(dtype)), RowPool(shape, dtype))
+        slab_bytes = min(SLAB_BYTES, self.capacity_bytes // SLABS)
+        return self._pools.setdefault((shape, np.dtype(dtype)), RowPool(shape, dtype, slab_bytes))
 
     def missing(self, pool: RowPool, num_rows: int) -> int:
         """How many of `num_rows` rows could not be handed out now; 0 if all could."""

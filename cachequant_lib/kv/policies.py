@@ -40,7 +40,7 @@ class LRU:
     """
 
     def __init__(self) -> None:
-        self._ends = Node(None, b"", np.empty(0, np.int64), RowPool((), np.int8))
+        self._ends = Node(None, b"", np.empty(0, np.int64), RowPool((), np.int8, 0))
 
     def add(self, node: Node) -> None:
         """Put a node last."""

@@ -229,6 +229,7 @@ def small_pieces(monkeypatch):
     """Short runs and small slabs, so that a dozen tokens reach every seam."""
     monkeypatch.setattr(radix, "MAX_RUN", MAX_RUN)
     monkeypatch.setattr(arena, "SLAB_BYTES", SLAB_ROWS * ROW_BYTES)
+    monkeypatch.setattr(arena, "SLABS", 1)
     monkeypatch.setattr(arena, "COPY_BYTES", 2 * ROW_BYTES)
 
 
