@@ -10,13 +10,16 @@ import hashlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cachequant_lib.errors import CacheError
-from cachequant_lib.kv.radix import Node, find, pack, unpack
+from cachequant_lib.kv.arena import RowPool
+from cachequant_lib.kv.match import Namespace
+from cachequant_lib.kv.radix import TOKEN_BYTES, Node, extend, find, pack, split, unpack
 
 if TYPE_CHECKING:
     from cachequant_lib.kv.prefix import PrefixCache
@@ -91,26 +94,43 @@ def load(cache: "PrefixCache", path: Path, fingerprint: str) -> int:
     meta, tensors = _read(path)
     if meta["fingerprint"] != fingerprint:
         raise CacheError(f"{path.name} was saved for {meta['fingerprint']!r}, and {fingerprint!r} was asked for")
-    names = [tuple(name) if isinstance(name, list) else name for name in json.loads(meta["namespaces"])]
-    for index, name in enumerate(names):
-        held, found = cache._roots.get(name), tensors[f"rows.{index}"]
-        if held is not None and (held.pool.shape, held.pool.dtype) != (found.shape[1:], found.dtype):
+    prompts = list(_prompts(path, meta, tensors))
+    for name, _, rows, _ in prompts:
+        held = cache._roots.get(name)
+        if held is not None and held.pool is not cache._arena.pool(rows.shape[1:], rows.dtype):
             raise CacheError(f"{path.name} holds other rows for namespace {name!r} than this cache does")
-    tokens, next_row, loaded = tensors["tokens"], [0] * len(names), []
-    before, at = cache.stats.inserted_tokens, 0
-    for index, length, start in tensors["prompts"].tolist():
-        ids, first = tokens[at : at + length], next_row[index]
-        rows = tensors[f"rows.{index}"][first : first + length - start]
+    before, loaded = cache.stats.inserted_tokens, []
+    for name, ids, rows, start in prompts:
         if cache._arena.missing(cache._arena.pool(rows.shape[1:], rows.dtype), len(rows)):
             break
-        cache.insert(ids, rows, names[index], start)
-        loaded.append((names[index], ids))
-        at, next_row[index] = at + length, first + length - start
+        cache.insert(ids, rows, name, start)
+        loaded.append((name, ids))
     for name, ids in reversed(loaded):
         node = find(cache._roots[name], pack(ids))[0]
         cache._pin(node)
         cache._unpin(node)
     return cache.stats.inserted_tokens - before
+
+
+def _prompts(path: Path, meta: dict[str, str], tensors: dict[str, Any]) -> Iterator[tuple[Namespace, Any, Any, int]]:
+    """Yield namespace, token ids, rows, and the token they begin with, of each prompt; raise if one cannot be right."""
+    try:
+        names = [tuple(name) if isinstance(name, list) else name for name in json.loads(meta["namespaces"])]
+        pools = [RowPool(tensors[f"rows.{i}"].shape[1:], tensors[f"rows.{i}"].dtype, 0) for i in range(len(names))]
+        roots = [Node(None, b"", np.empty(0, np.int64), pool) for pool in pools]
+        at, next_row = 0, [0] * len(names)
+        for index, length, start in tensors["prompts"].tolist():
+            key = pack(tensors["tokens"][at : at + length])
+            rows = tensors[f"rows.{index}"][next_row[index] : next_row[index] + length - start]
+            node, inside, stored = find(roots[index], key)
+            if not 0 <= start <= stored < length == len(unpack(key)) or len(rows) != length - start:
+                raise ValueError(f"prompt at token {at}")
+            yield names[index], unpack(key), rows, start
+            node = split(node, inside) if inside < node.num_tokens else node
+            extend(node, key[stored * TOKEN_BYTES :], np.arange(stored, length))
+            at, next_row[index] = at + length, next_row[index] + len(rows)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise CacheError(f"{path.name} contradicts itself: {error!r}") from error
 
 
 def _read(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
