@@ -156,7 +156,6 @@ def extend(node: Node, tokens: bytes, rows: RowIds) -> Node:
         run = tokens[start * TOKEN_BYTES : (start + MAX_RUN) * TOKEN_BYTES]
         child = Node(node, run, rows[start : start + MAX_RUN], node.pool)
         node.children[run[:TOKEN_BYTES]] = child
-        node.gone.discard(run[:TOKEN_BYTES])
         node = child
     return node
 

@@ -368,6 +368,16 @@ def test_slabs_of_memory_come_as_needed_and_are_used_again(monkeypatch):
         assert (match.block().rows == rows_of([10] * 10)).all()
 
 
+def test_rows_that_lie_side_by_side_are_copied_together():
+    cache = cache_of(100)
+    for i in range(4):
+        put(cache, [i] * 3)
+    cache.evict(3 * ROW)
+    put(cache, [9] * 50)  # three rows that were free again, the others new
+    (node,) = [node for node in cache._roots[""].walk() if node.num_tokens == 50]
+    assert len(list(node.pool.pieces(node.rows))) <= 2 + 50 // node.pool.slab_rows
+
+
 # ---- Rows from and to KV caches --------------------------------------------------------------------------------------
 
 
@@ -484,6 +494,16 @@ def test_every_reason_for_a_miss():
     assert why([1, 2, 3, 9, 5]) == ("evicted", 2)
     put(cache, [1, 2, 3, 4])
     assert why([1, 2, 3, 4]) == ("nothing", 3)
+
+
+def test_only_what_stood_at_this_place_was_evicted_from_it():
+    cache = cache_of(10)
+    put(cache, [1, 2, 3, 4])
+    cache.evict(ROW)
+    assert cache.explain_miss([1, 2, 3, 4, 0]).reason == "evicted"
+    cache.evict(ROW)
+    assert cache.explain_miss([1, 2, 3, 4, 0]).reason == "evicted"
+    assert cache.explain_miss([1, 2, 4, 0]).reason == "not stored"
 
 
 # ---- Threads ---------------------------------------------------------------------------------------------------------

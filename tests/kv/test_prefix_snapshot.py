@@ -79,6 +79,19 @@ def test_loading_adds_to_what_is_there(tmp_path):
     cache.check_invariants()
 
 
+def test_what_lost_its_end_was_used_when_its_end_was(tmp_path):
+    cache, fresh = cq.PrefixCache(policy="lfu"), cq.PrefixCache()
+    cache.insert([1], rows_of([1]))
+    cache.insert([1, 2], rows_of([1, 2]))
+    cache.insert([8], rows_of([8]))
+    for ids in ([8, 0], [8, 0], [8, 0], [1, 2, 0]):
+        cache.match(ids).release()
+    cache.evict(1)  # the 2 was used last, but not often
+    cache.save(tmp_path / "x")
+    fresh.load(tmp_path / "x")
+    assert [ids for _, ids, _ in contents(fresh)] == [[8], [1]]
+
+
 def test_an_empty_cache_is_saved_too(tmp_path):
     assert cq.PrefixCache().save(tmp_path / "x") == 0
     assert cq.PrefixCache().load(tmp_path / "x") == 0
