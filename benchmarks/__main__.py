@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import baseline, records
+from benchmarks import baseline, prefix, records
 from cachequant_lib.errors import CacheQuantError
 from cachequant_lib.machine import machine_info, machine_slug, timing_traps
 from cachequant_lib.results import load_result
 
-EXPERIMENTS = {"baseline": baseline}
+EXPERIMENTS = {"baseline": baseline, "prefix": prefix}
 
 
 def parser() -> argparse.ArgumentParser:
