@@ -18,6 +18,7 @@ from cachequant_lib.kv.base import KVBlock, KVCache
 Rows = NDArray[Any]
 RowIds = NDArray[np.int64]
 Reader = Callable[[int, int], Rows]
+Source = KVCache | KVBlock | Rows
 
 SLAB_BYTES = 4 << 20
 """Most bytes set aside at once: 56 rows of GPT-2 small."""
@@ -134,8 +135,11 @@ class RowArena:
         pool.free.extend(rows[::-1].tolist())
         self.bytes_used -= len(rows) * pool.row_bytes
 
-    def check(self, in_use: dict[RowPool, list[int]]) -> None:
-        """Raise ``AssertionError`` unless every row is either free or in use once, and the bytes add up."""
+    def check(self, stored: list[tuple[RowPool, RowIds]]) -> None:
+        """Raise ``AssertionError`` unless every row is either free or stored once, and the bytes add up."""
+        in_use: dict[RowPool, list[int]] = {}
+        for pool, rows in stored:
+            in_use.setdefault(pool, []).extend(rows.tolist())
         for pool in self._pools.values():
             every = [i * pool.slab_rows + row for i, slab in pool.slabs.items() for row in range(len(slab))]
             assert sorted(in_use.get(pool, []) + pool.free) == sorted(every), (pool.shape, pool.dtype)
@@ -146,9 +150,7 @@ class RowArena:
         assert self.bytes_reserved == reserved, (self.bytes_reserved, reserved)
 
 
-def row_source(
-    kv: KVCache | KVBlock | Rows, num_tokens: int, start: int
-) -> tuple[tuple[int, ...], np.dtype[Any], Reader]:
+def row_source(kv: Source, num_tokens: int, start: int) -> tuple[tuple[int, ...], np.dtype[Any], Reader]:
     """Shape and type of the rows somebody offers for a prompt, and how to read those of tokens ``a:b``.
 
     Raises

@@ -144,8 +144,8 @@ class Miss:
     Attributes
     ----------
     reason : str
-        "nothing" was missed; or what comes next was "evicted" since, is stored in an "other namespace", is a
-        "different token" at this place, or is "not stored" so far; or all that is stored is "too short" to pay.
+        "nothing" was missed; or what comes next was "evicted" since, or is stored in an "other namespace"; or what is
+        stored is "too short" to pay; or there is a "different token" at this place, or it was "not stored" so far.
     position : int
         The first token that has to be computed.
     message : str
@@ -167,17 +167,18 @@ def explain(roots: dict[Namespace, Node], key: bytes, namespace: Namespace, min_
     """
     root = roots.get(namespace)
     node, inside, at = find(root, key) if root is not None else (None, 0, 0)
-    following = key[at * TOKEN_BYTES : (at + 1) * TOKEN_BYTES]
-    if not following and (at >= min_tokens or not at):
+    served, following = at if at >= min_tokens else 0, key[at * TOKEN_BYTES : (at + 1) * TOKEN_BYTES]
+    if not following and served == at:
         return Miss("nothing", at, f"all {at} tokens before the last are stored, and the last is always computed")
     wanted = unpack(following)[0] if following else None
     if node is not None and inside == node.num_tokens and following in node.gone:
-        return Miss("evicted", at, f"token {wanted} at position {at} was stored here, and has been evicted since")
+        return Miss("evicted", served, f"token {wanted} at position {at} was stored here, and has been evicted since")
     longest = max((find(other, key)[2] for name, other in roots.items() if name != namespace), default=0)
     if longest > at:
-        return Miss("other namespace", at, f"{longest} tokens are stored in another namespace, {at} in {namespace!r}")
-    if 0 < at < min_tokens:
-        return Miss("too short", 0, f"{at} tokens are stored, and copying fewer than {min_tokens} does not pay")
+        message = f"{longest} tokens are stored in another namespace, {at} in {namespace!r}"
+        return Miss("other namespace", served, message)
+    if served < at:
+        return Miss("too short", served, f"{at} tokens are stored, and copying fewer than {min_tokens} does not pay")
     stored = [] if node is None else [node.tokens[inside * TOKEN_BYTES :], *node.children]
     firsts = sorted({unpack(run[:TOKEN_BYTES])[0] for run in stored if run})
     if firsts:

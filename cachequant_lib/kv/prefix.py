@@ -1,7 +1,7 @@
 """The prefix cache people would use: what many prompts have in common is computed once, within a hard limit of bytes.
 
-A radix tree finds the longest beginning that is stored, an arena holds one row of keys and values a token, and a policy
-says what goes when room is needed. Whoever reads rows has pinned them, so they cannot go while they are read.
+A radix tree finds the longest beginning that is stored, an arena holds one row of keys and values a token, a policy
+says what goes when room is needed. Whoever reads rows has pinned them: they cannot go while they are read.
 """
 
 import threading
@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from cachequant_lib.errors import CacheError
-from cachequant_lib.kv.arena import Reader, RowArena, RowPool, Rows, row_source
-from cachequant_lib.kv.base import KVBlock, KVCache
+from cachequant_lib.kv.arena import Reader, RowArena, RowPool, Source, row_source
 from cachequant_lib.kv.match import Miss, Namespace, PrefixMatch, PrefixStats, explain
 from cachequant_lib.kv.policies import POLICIES, Policy
 from cachequant_lib.kv.radix import TOKEN_BYTES, Node, check, cut_tail, extend, find, pack, split
@@ -107,9 +106,7 @@ class PrefixCache:
                 self._pin(node)
             return PrefixMatch(node, length, self._lock, self._unpin)
 
-    def insert(
-        self, token_ids: ArrayLike, kv: KVCache | KVBlock | Rows, namespace: Namespace = "", start: int = 0
-    ) -> int:
+    def insert(self, token_ids: ArrayLike, kv: Source, namespace: Namespace = "", start: int = 0) -> int:
         """Store a prompt; tokens already there keep their rows. Changes the cache.
 
         Parameters
@@ -127,7 +124,8 @@ class PrefixCache:
         Returns
         -------
         int
-            Tokens stored that were not there before. 0 also if the prompt cannot fit: then nothing was evicted for it.
+            Tokens stored that were not there before. 0 also if the prompt cannot fit; then nothing was evicted for it,
+            unless rows of several shapes share the cap.
 
         Raises
         ------
@@ -182,30 +180,50 @@ class PrefixCache:
             return explain(self._roots, pack(token_ids)[:-TOKEN_BYTES], namespace, self.min_tokens)
 
     def save(self, path: str | Path, fingerprint: str = "") -> int:
-        """Write everything stored to a file; see :func:`cachequant_lib.kv.snapshot.save`."""
+        """Write everything stored to a file, and return the number of tokens.
+
+        An older file is replaced in one step, or stays as it was. Only its owner can read the file, for it tells what
+        was asked. `fingerprint` says whose rows these are, such as ``model.fingerprint``: :meth:`load` asks for the
+        same. Takes up to twice the bytes in memory.
+        """
         from cachequant_lib.kv import snapshot
 
         with self._lock:
-            return snapshot.save(self, Path(path), fingerprint)
+            tensors, meta = snapshot.collect(self._roots, fingerprint)
+            num_tokens = self.stats.num_tokens
+        snapshot.write(Path(path), tensors, meta)
+        return num_tokens
 
     def load(self, path: str | Path, fingerprint: str = "") -> int:
-        """Add what a file holds, as far as it fits; see :func:`cachequant_lib.kv.snapshot.load`. Changes the cache."""
+        """Add the prompts of a file, those used last first, until one does not fit; evicts nothing. Changes the cache.
+
+        Returns
+        -------
+        int
+            Tokens that were not there before. The prompts count as used just now, in their old order.
+
+        Raises
+        ------
+        CacheError
+            If the file is damaged, is no saved prefix cache, or has another fingerprint or other rows. Nothing was
+            added then.
+        FileNotFoundError
+            If there is no such file.
+        """
         from cachequant_lib.kv import snapshot
 
+        prompts = snapshot.read(Path(path), fingerprint)
         with self._lock:
-            return snapshot.load(self, Path(path), fingerprint)
+            return snapshot.restore(self, prompts)
 
     def check_invariants(self) -> None:
         """Raise ``AssertionError`` if links, pins, rows, bytes or counts contradict each other. Costs a walk of all."""
         with self._lock:
             nodes = [node for root in self._roots.values() for node in check(root)]
-            in_use: dict[RowPool, list[int]] = {}
-            for node in nodes:
-                in_use.setdefault(node.pool, []).extend(node.rows.tolist())
-            self._arena.check(in_use)
+            self._arena.check([(node.pool, node.rows) for node in nodes])
             stats, victim = self.stats, self._policy.victim()
             assert self._pinned == {node for node in nodes if node.pins}
-            assert stats.num_tokens == sum(map(len, in_use.values())), stats
+            assert stats.num_tokens == sum(node.num_tokens for node in nodes), stats
             assert (victim is None) == (stats.bytes_pinned == stats.bytes_used), "all that is not pinned can go"
             assert victim is None or not (victim.children or victim.pins), "and nothing else"
 
@@ -240,11 +258,9 @@ class PrefixCache:
     def _make_room(self, pool: RowPool, num_rows: int) -> bool:
         """Evict until rows can be handed out; if that cannot succeed, evict nothing and count a refusal."""
         missing = self._arena.missing(pool, num_rows)
-        if missing and num_rows * pool.row_bytes > self.capacity_bytes - self._bytes_pinned():
-            self._counts["refused"] += 1
-            return False
-        while missing and self._evict_some(missing * pool.row_bytes):
-            missing = self._arena.missing(pool, num_rows)
+        if missing and num_rows * pool.row_bytes <= self.capacity_bytes - self._bytes_pinned():
+            while missing and self._evict_some(missing * pool.row_bytes):
+                missing = self._arena.missing(pool, num_rows)
         self._counts["refused"] += missing > 0
         return not missing
 
@@ -270,8 +286,7 @@ class PrefixCache:
         """Drop the memory of one eviction, and with the last one of an empty namespace the namespace."""
         holder.gone.discard(token)
         if holder.parent is None and not (holder.children or holder.gone):
-            for name in [name for name, root in self._roots.items() if root is holder]:
-                del self._roots[name]
+            self._roots = {name: root for name, root in self._roots.items() if root is not holder}
 
     def _store(self, node: Node, tokens: bytes, read: Reader, stored: int) -> None:
         """Copy the rows of new tokens in, then hang them below a node that is pinned."""

@@ -10,57 +10,52 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cachequant_lib.errors import CacheError
-from cachequant_lib.kv.arena import RowPool
+from cachequant_lib.kv.arena import Rows
 from cachequant_lib.kv.match import Namespace
-from cachequant_lib.kv.radix import TOKEN_BYTES, Node, extend, find, pack, split, unpack
+from cachequant_lib.kv.radix import Node, find, pack, unpack
 
 if TYPE_CHECKING:
     from cachequant_lib.kv.prefix import PrefixCache
 
 FORMAT = "cachequant-prefix-cache-1"
+Prompt = tuple[Namespace, NDArray[np.int64], Rows, int]
+"""Namespace, token ids, rows, and the token that the rows begin with."""
 
 
-def save(cache: "PrefixCache", path: Path, fingerprint: str) -> int:
-    """Write everything a cache holds; return the number of tokens. An older file stays as it was until the very end.
-
-    The file can be read by its owner only, for it tells what was asked. Takes up to twice the bytes in memory.
-
-    Parameters
-    ----------
-    cache : PrefixCache
-    path : Path
-    fingerprint : str
-        Whose rows these are, such as ``model.fingerprint``; loading asks for the same.
-    """
-    from safetensors.numpy import save_file
-
-    leaves = [(name, node) for name, root in cache._roots.items() for node in root.walk() if not node.children]
+def collect(roots: dict[Namespace, Node], fingerprint: str) -> tuple[dict[str, NDArray[Any]], dict[str, str]]:
+    """Copy all prompts of a tree into the tensors and the metadata of a file."""
+    leaves = [(name, node) for name, root in roots.items() for node in root.walk() if not node.children]
     leaves.sort(key=lambda leaf: -leaf[1].used)
-    names = sorted({name for name, _ in leaves}, key=repr)
+    names = list(dict.fromkeys(name for name, _ in leaves))
     written: set[Node] = set()
     tokens: list[int] = []
     prompts: list[tuple[int, int, int]] = []
-    rows: list[list[Any]] = [[] for _ in names]
+    rows: dict[Namespace, list[Any]] = {name: [] for name in names}
     for name, leaf in leaves:
-        path_down = list(leaf.path())[::-1]
-        ids = unpack(b"".join(node.tokens for node in path_down))
-        new = [node for node in path_down if node not in written]
+        path = list(leaf.path())[::-1]
+        new = [node for node in path if node not in written]
         written.update(new)
-        tokens += ids
-        prompts.append((names.index(name), len(ids), len(ids) - sum(node.num_tokens for node in new)))
-        rows[names.index(name)] += [node.rows for node in new]
+        num_tokens, num_new = sum(node.num_tokens for node in path), sum(node.num_tokens for node in new)
+        tokens += unpack(b"".join(node.tokens for node in path))
+        prompts.append((names.index(name), num_tokens, num_tokens - num_new))
+        rows[name] += [node.rows for node in new]
     tensors = {"tokens": np.array(tokens, np.int64), "prompts": np.array(prompts, np.int64).reshape(-1, 3)}
     for index, name in enumerate(names):
-        tensors[f"rows.{index}"] = cache._roots[name].pool.gather(np.concatenate(rows[index]))
+        tensors[f"rows.{index}"] = roots[name].pool.gather(np.concatenate(rows[name]))
     meta = {"format": FORMAT, "fingerprint": fingerprint, "namespaces": json.dumps(names)}
-    meta["digest"] = _digest(meta, tensors)
+    return tensors, meta | {"digest": _digest(tensors, meta)}
+
+
+def write(path: Path, tensors: dict[str, NDArray[Any]], meta: dict[str, str]) -> None:
+    """Write a file beside its place and put it there once it is safe on the disk."""
+    from safetensors.numpy import save_file
 
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-", suffix=".tmp")
     os.close(handle)
@@ -73,68 +68,16 @@ def save(cache: "PrefixCache", path: Path, fingerprint: str) -> int:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-    return sum(node.num_tokens for node in written)
 
 
-def load(cache: "PrefixCache", path: Path, fingerprint: str) -> int:
-    """Add the prompts of a file to a cache, those used last first, until one does not fit; evicts nothing.
-
-    Returns
-    -------
-    int
-        Tokens that were not there before. They have been used as recently as when they were saved, one after the other.
+def read(path: Path, fingerprint: str) -> list[Prompt]:
+    """Read a file and check it against its digest; return its prompts, those used last first.
 
     Raises
     ------
     CacheError
-        If the file is damaged, is no saved prefix cache, or has another fingerprint. Nothing was added then.
-    FileNotFoundError
-        If there is no such file.
+        If the file is damaged, is no saved prefix cache, or was saved for another fingerprint.
     """
-    meta, tensors = _read(path)
-    if meta["fingerprint"] != fingerprint:
-        raise CacheError(f"{path.name} was saved for {meta['fingerprint']!r}, and {fingerprint!r} was asked for")
-    prompts = list(_prompts(path, meta, tensors))
-    for name, _, rows, _ in prompts:
-        held = cache._roots.get(name)
-        if held is not None and held.pool is not cache._arena.pool(rows.shape[1:], rows.dtype):
-            raise CacheError(f"{path.name} holds other rows for namespace {name!r} than this cache does")
-    before, loaded = cache.stats.inserted_tokens, []
-    for name, ids, rows, start in prompts:
-        if cache._arena.missing(cache._arena.pool(rows.shape[1:], rows.dtype), len(rows)):
-            break
-        cache.insert(ids, rows, name, start)
-        loaded.append((name, ids))
-    for name, ids in reversed(loaded):
-        node = find(cache._roots[name], pack(ids))[0]
-        cache._pin(node)
-        cache._unpin(node)
-    return cache.stats.inserted_tokens - before
-
-
-def _prompts(path: Path, meta: dict[str, str], tensors: dict[str, Any]) -> Iterator[tuple[Namespace, Any, Any, int]]:
-    """Yield namespace, token ids, rows, and the token they begin with, of each prompt; raise if one cannot be right."""
-    try:
-        names = [tuple(name) if isinstance(name, list) else name for name in json.loads(meta["namespaces"])]
-        pools = [RowPool(tensors[f"rows.{i}"].shape[1:], tensors[f"rows.{i}"].dtype, 0) for i in range(len(names))]
-        roots = [Node(None, b"", np.empty(0, np.int64), pool) for pool in pools]
-        at, next_row = 0, [0] * len(names)
-        for index, length, start in tensors["prompts"].tolist():
-            key = pack(tensors["tokens"][at : at + length])
-            rows = tensors[f"rows.{index}"][next_row[index] : next_row[index] + length - start]
-            node, inside, stored = find(roots[index], key)
-            if not 0 <= start <= stored < length == len(unpack(key)) or len(rows) != length - start:
-                raise ValueError(f"prompt at token {at}")
-            yield names[index], unpack(key), rows, start
-            node = split(node, inside) if inside < node.num_tokens else node
-            extend(node, key[stored * TOKEN_BYTES :], np.arange(stored, length))
-            at, next_row[index] = at + length, next_row[index] + len(rows)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise CacheError(f"{path.name} contradicts itself: {error!r}") from error
-
-
-def _read(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
-    """Metadata and tensors of a file, checked against its digest and each other."""
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -146,15 +89,42 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, Any]]:
     except SafetensorError as error:
         raise CacheError(f"{path.name} is damaged or no saved prefix cache: {error}") from error
     digest = meta.pop("digest", "")
-    if digest != _digest(meta, tensors):
+    if digest != _digest(tensors, meta):
         raise CacheError(f"{path.name} is damaged: its contents are not those that were saved")
-    return meta, tensors
+    if meta["fingerprint"] != fingerprint:
+        raise CacheError(f"{path.name} was saved for {meta['fingerprint']!r}, and {fingerprint!r} was asked for")
+    names = [tuple(name) if isinstance(name, list) else name for name in json.loads(meta["namespaces"])]
+    found, at, next_row = [], 0, [0] * len(names)
+    for index, length, start in tensors["prompts"].tolist():
+        first, last = next_row[index], next_row[index] + length - start
+        found.append((names[index], tensors["tokens"][at : at + length], tensors[f"rows.{index}"][first:last], start))
+        at, next_row[index] = at + length, last
+    return found
 
 
-def _digest(meta: dict[str, str], tensors: dict[str, Any]) -> str:
+def restore(cache: "PrefixCache", prompts: list[Prompt]) -> int:
+    """Insert prompts, those used last first, until one does not fit, and use them in the old order."""
+    for name, _, rows, _ in prompts:
+        root = cache._roots.get(name)
+        if root is not None and root.pool is not cache._arena.pool(rows.shape[1:], rows.dtype):
+            raise CacheError(f"the file holds other rows for namespace {name!r} than this cache: {rows.shape[1:]}")
+    before, loaded = cache.stats.inserted_tokens, []
+    for name, ids, rows, start in prompts:
+        if cache._arena.missing(cache._arena.pool(rows.shape[1:], rows.dtype), len(rows)):
+            break
+        cache.insert(ids, rows, name, start)
+        loaded.append((name, ids))
+    for name, ids in reversed(loaded):  # only now: inserting one prompt may have parted another
+        node = find(cache._roots[name], pack(ids))[0]
+        cache._pin(node)
+        cache._unpin(node)
+    return cache.stats.inserted_tokens - before
+
+
+def _digest(tensors: dict[str, NDArray[Any]], meta: dict[str, str]) -> str:
     """Hash of everything in a file but the hash itself."""
     digest = hashlib.blake2b(repr(sorted(meta.items())).encode(), digest_size=16)
     for name, tensor in sorted(tensors.items()):
         digest.update(f"{name}{tensor.dtype.str}{tensor.shape}".encode())
-        digest.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)
+        digest.update(np.ascontiguousarray(tensor).reshape(-1).view(np.uint8).data)  # any shape -> (bytes,)
     return digest.hexdigest()

@@ -8,7 +8,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import cachequant_lib as cq
-from cachequant_lib.kv import snapshot
 
 PROMPTS = [("", [1, 2, 3, 4]), ("", [1, 2, 5]), (("model", "ann"), [1, 2, 3]), ("", [7]), ("", [1, 2, 5, 6, 7])]
 
@@ -121,7 +120,7 @@ def test_other_rows_in_the_same_namespace_are_refused(tmp_path):
     other = cq.PrefixCache()
     other.insert([1], np.zeros((1, 3)))
     other.save(tmp_path / "x")
-    refused(tmp_path / "x", "holds other rows for namespace ''")
+    refused(tmp_path / "x", "the file holds other rows for namespace ''")
 
 
 def test_a_cut_file_is_refused_wherever_it_was_cut(tmp_path):
@@ -150,23 +149,6 @@ def test_foreign_files_are_refused(tmp_path):
     refused(tmp_path / "text", "damaged or no saved prefix cache")
     with pytest.raises(FileNotFoundError):
         cq.PrefixCache().load(tmp_path / "nowhere")
-
-
-@pytest.mark.parametrize("change", [{"prompts": [[0, 9, 0]]}, {"prompts": [[0, 3, -1]]}, {"prompts": [[5, 3, 0]]},
-                                    {"prompts": [[0, 3, 2]]}, {"rows.0": [[1.0]]}, {"tokens": [-1, 2, 3]},
-                                    {"tokens": [1.5, 2, 3]}, {"prompts": None}, {"prompts": [1, 2, 3]}])  # fmt: skip
-def test_a_file_that_contradicts_itself_is_refused(tmp_path, change):
-    cache = cq.PrefixCache()
-    cache.insert([1, 2, 3], rows_of([1, 2, 3]))
-    cache.save(tmp_path / "x")
-    tensors = load_file(tmp_path / "x")
-    for name, value in change.items():
-        tensors[name] = np.array(value)
-        if value is None:
-            del tensors[name]
-    meta = {"format": snapshot.FORMAT, "fingerprint": "", "namespaces": '[""]'}
-    save_file(tensors, tmp_path / "odd", meta | {"digest": snapshot._digest(meta, tensors)})
-    refused(tmp_path / "odd", "odd contradicts itself")
 
 
 @pytest.mark.parametrize("step", ["save_file", "replace", "fsync"])
