@@ -33,6 +33,9 @@ COPY_BYTES = 1 << 20
 class RowPool:
     """The slabs of one row shape; row ``i`` is row ``i % slab_rows`` of slab ``i // slab_rows``.
 
+    A slab is laid out like a KV cache, one layer after the other, and looked at as rows. So rows that lie side by side
+    go into a KV cache in long stretches, one a layer, and a hit is about as fast as one plain copy of its bytes.
+
     Parameters
     ----------
     shape : tuple of int
@@ -55,7 +58,9 @@ class RowPool:
         if index in self.slabs:  # an earlier one was let go
             index = next(i for i in range(index) if i not in self.slabs)
         first, count = index * self.slab_rows, min(num_rows, self.slab_rows)
-        self.slabs[index] = np.empty((count, *self.shape), self.dtype)
+        outer, inner = self.shape[:-2], self.shape[-2:]  # (L, 2) and (Hkv, D)
+        slab = np.empty((*outer, count, *inner), self.dtype)  # (L, 2, T, Hkv, D): a KV cache's own order
+        self.slabs[index] = np.moveaxis(slab, len(outer), 0)  # -> (T, L, 2, Hkv, D)
         self.free.extend(range(first + count - 1, first - 1, -1))
         return count * self.row_bytes
 
