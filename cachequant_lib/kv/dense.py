@@ -56,8 +56,9 @@ class DenseKV(KVCache):
     def read_block(self, start: int, stop: int) -> KVBlock:
         """Copy positions out of all layers; see :meth:`KVCache.read_block`."""
         self.check_range(start, stop)
-        shape = (stop - start, self.num_layers, 2, self.num_kv_heads, self.head_dim)
-        block = KVBlock(np.empty(shape, np.float32))
+        shape = (self.num_layers, 2, stop - start, self.num_kv_heads, self.head_dim)
+        rows = np.moveaxis(np.empty(shape, np.float32), 2, 0)  # (L, 2, T, Hkv, D) -> (T, L, 2, Hkv, D)
+        block = KVBlock(rows)  # in memory one layer after the other, as here: the copy goes in long stretches
         block.keys[:] = self.keys[:, start:stop].swapaxes(0, 1)  # (L, T, Hkv, D) -> (T, L, Hkv, D)
         block.values[:] = self.values[:, start:stop].swapaxes(0, 1)  # (L, T, Hkv, D) -> (T, L, Hkv, D)
         return block
