@@ -207,10 +207,10 @@ def table(record: dict[str, Any]) -> str:
 
 def charts(record: dict[str, Any]) -> dict[str, str]:
     """SVG pictures of a record, by file name."""
-    from cachequant_lib import figures, interact
+    from cachequant_lib import figures
 
     drawn, labels = {}, record["data"]["engines"]
     for n, part in record["data"]["threads"].items():
-        drawn[f"prefill-{n}-threads"] = interact.svg(figures.prefill_rate(part, labels).figure)
-        drawn[f"decode-{n}-threads"] = interact.svg(figures.decode_time(part, labels).figure)
+        drawn[f"prefill-{n}-threads"] = figures.svg(figures.prefill_rate(part, labels).figure)
+        drawn[f"decode-{n}-threads"] = figures.svg(figures.decode_time(part, labels).figure)
     return drawn
