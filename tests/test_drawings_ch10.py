@@ -24,6 +24,8 @@ FIGURES = {
     "log_lines": ch10.log_lines("Error", [1, 4, 1024], {"a": [1, 2, 3], "b": [2, 4, 8]}, [1, 2, 4, 8], "n", ["b"]),
     "fill_errors": ch10.fill_errors({"000…": -np.arange(16), "100…": np.arange(-7, 9)}, 15),
     "cube": ch10.cube(),
+    "error_bars": ch10.error_bars("Off by", {"x": 0.5, "x + y, in quadrature": 1.3}, 2),
+    "stacked": ch10.stacked("Sum", [2, 3], {"a": [1, 2], "b": [2, 1]}, ("seen", [3, 3]), [0, 2, 4], "bits"),
 }
 
 
@@ -95,3 +97,10 @@ def test_boxes_are_as_many_as_bits() -> None:
         if p.attrib["fill"] in boxes:
             boxes[p.attrib["fill"]] += p.attrib["d"].count("M")
     assert boxes == {canvas.MUTED: 2, canvas.ORANGE: 10, canvas.BLUE: 12, canvas.GRID: 8}
+
+
+def test_stacked_bars_stand_on_each_other() -> None:
+    paths = [p for p in ET.fromstring(FIGURES["stacked"]).iter(f"{SVG}path") if p.attrib.get("stroke-width") == "24"]
+    ends = [p.attrib["d"].split("M")[1].split()[1].split("V") for p in paths]
+    assert len(ends) == 2
+    assert ends[0][1] == ends[1][0]

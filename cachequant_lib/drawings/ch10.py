@@ -112,20 +112,65 @@ def log_lines(
     return canvas(256 + 18 * len(series), parts)
 
 
+def error_bars(title: str, rows: Mapping[str, float], reach: float) -> str:
+    """Draw one error bar around zero for each name, on a common scale from -`reach` to `reach`."""
+    panel = Panel(150, 28, WIDTH - 166, 24.0 * len(rows), (-reach, reach), (0, 1))
+    bottom = panel.top + panel.height
+    parts = [text(8, 18, title, BOLD), path(panel.bars(np.linspace(-reach, reach, 5), np.ones(5)), GRID)]
+    for i, (name, d) in enumerate(rows.items()):
+        y = panel.top + 24 * i + 12
+        parts.append(text(8, number(y + 4), name))
+        ends = "".join(f"M{panel.px(e)} {number(y - 5)}v10" for e in (-d, d))
+        parts.append(path(f"M{panel.px(-d)} {number(y)}H{panel.px(d)}{ends}", BLUE, 2))
+    ticks = zip(np.linspace(-reach, reach, 5), (f"{t:g}" for t in np.linspace(-reach, reach, 5)), strict=True)
+    parts += [text(panel.px(float(t)), number(bottom + 18), word.replace("-", "−"), MIDDLE) for t, word in ticks]
+    return canvas(bottom + 28, parts)
+
+
+def stacked(
+    title: str,
+    xs: Sequence[object],
+    shares: Mapping[str, Sequence[float]],
+    seen: tuple[str, Sequence[float]],
+    marks: Sequence[float],
+    below: str,
+) -> str:
+    """Draw bars of two or three `shares` on top of each other, and a black mark for what was `seen`."""
+    panel = Panel(46, 34, WIDTH - 58, 170, (-0.6, len(xs) - 0.4), (marks[0], marks[-1]))
+    places, base = np.arange(len(xs)), np.zeros(len(xs))
+    parts = [text(8, 18, title, BOLD), path("".join(panel.steps(panel.x, [m]) for m in marks), GRID)]
+    parts += [text(40, float(panel.py(m)) + 4, f"{m:g}", END) for m in marks]
+    colours = dict(zip(shares, (BLUE, ORANGE, OLIVE), strict=False))
+    for name, values in shares.items():
+        top = base + np.asarray(values)
+        columns = zip(places.tolist(), base.tolist(), top.tolist(), strict=True)
+        parts.append(
+            path("".join(f"M{panel.px(x)} {panel.py(a)}V{panel.py(b)}" for x, a, b in columns), colours[name], 24)
+        )
+        base = top
+    crosses = zip(places.tolist(), seen[1], strict=True)
+    parts.append(path("".join(f"M{panel.px(x - 0.4)} {panel.py(y)}H{panel.px(x + 0.4)}" for x, y in crosses), INK, 2))
+    parts += [text(panel.px(i), 222, str(x), MIDDLE) for i, x in enumerate(xs)]
+    parts.append(text(WIDTH // 2, 242, below, MIDDLE))
+    for i, (name, colour) in enumerate({**colours, seen[0]: INK}.items()):
+        parts += _legend(264 + 18 * i, {name: colour})
+    return canvas(274 + 18 * len(shares), parts)
+
+
 def fill_errors(errors: Mapping[str, ArrayLike], reach: int) -> str:
     """Draw a histogram of whole-number errors for each fill: name -> the errors, at most `reach` in size."""
     parts = [text(8, 18, "Error in last places; black mark: the mean", BOLD)]
     for i, (name, values) in enumerate(errors.items()):
         whole = np.asarray(values, dtype=int)
         counts = np.bincount(whole + reach, minlength=2 * reach + 1)
-        panel = Panel(52, 30 + 52 * i, WIDTH - 60, 34, (-reach - 0.5, reach + 0.5), (0, float(counts.max())))
+        panel = Panel(52, 28 + 52 * i, WIDTH - 60, 38, (-reach - 0.5, reach + 0.5), (0, 1.4 * float(counts.max())))
         used = np.flatnonzero(counts)
         parts += [
             text(8, 54 + 52 * i, name, MONO),
             path(panel.steps(panel.x, [0]), GRID),
             path(panel.bars([0], [counts.max()]), GRID, 1, " stroke-dasharray='3 3'"),
             path(panel.bars(used - reach, counts[used]), BLUE, 6),
-            path(panel.bars([float(whole.mean())], [counts.max()]), INK, 2.5),
+            path(panel.bars([float(whole.mean())], [1.4 * counts.max()]), INK, 3),
         ]
         ticks = (-reach, -reach // 2, 0, reach // 2 + 1, reach)
         if i == len(errors) - 1:
