@@ -15,12 +15,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import baseline, prefix, records
+from benchmarks import baseline, combined, eviction, multiturn, oneshot, prefix, records, stress
 from cachequant_lib.errors import CacheQuantError
 from cachequant_lib.machine import machine_info, machine_slug, timing_traps
 from cachequant_lib.results import load_result
 
-EXPERIMENTS = {"baseline": baseline, "prefix": prefix}
+EXPERIMENTS = {
+    "baseline": baseline,
+    "prefix": prefix,
+    "eviction": eviction,
+    "oneshot": oneshot,
+    "multiturn": multiturn,
+    "combined": combined,
+    "stress": stress,
+}
 
 
 def parser() -> argparse.ArgumentParser:
