@@ -64,7 +64,7 @@ def load_lines(series: Mapping[str, ArrayLike], cap: float) -> str:
     parts = [
         text(8, 18, "MB of rows in use, after each request", BOLD),
         path(panel.steps(panel.x, [0]), GRID),
-        path(panel.steps(panel.x, [cap]), RED, 1.2, " stroke-dasharray='4 3'"),
+        path(panel.steps(panel.x, [cap]), INK, 1.4, " stroke-dasharray='1.5 3'"),
         text(32, float(panel.py(cap)) + 4, f"{cap:.1f}", END),
         text(32, float(panel.py(0)) + 4, "0", END),
         text(40, 188, "request 1"),
@@ -78,7 +78,7 @@ def load_lines(series: Mapping[str, ArrayLike], cap: float) -> str:
             path(f"M8 {y - 4}h26", *look),
             text(42, y, name),
         ]
-    limit = [path("M8 240h26", RED, 1.2, " stroke-dasharray='4 3'"), text(42, 244, "the limit")]
+    limit = [path("M8 240h26", INK, 1.4, " stroke-dasharray='1.5 3'"), text(42, 244, "the limit")]
     return canvas(254, [*parts, *limit])
 
 
