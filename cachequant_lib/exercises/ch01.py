@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 from cachequant_lib.bench import CostModel, percentile
+from cachequant_lib.exercises.answers import checker, number, outcome
 
 __all__ = ["EX1_SAMPLES_MS", "EX2_RUN", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
@@ -17,19 +18,7 @@ __all__ = ["EX1_SAMPLES_MS", "EX2_RUN", "check_ex1", "check_ex2", "check_ex3", "
 EX1_SAMPLES_MS = (19, 17, 18, 90, 17, 18, 20, 17, 19, 18)
 #: One request: seconds of prefill, number of decode steps, seconds of each.
 EX2_RUN = {"prefill_s": 0.5, "decode_steps": 9, "step_s": 0.02}
-_OPEN = "Not answered yet."
 _CLOCKS = ("perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "monotonic_ns")
-
-
-def _number(answer: object) -> float | None:
-    """Return the answer as a number, or None after saying what keeps it from being one."""
-    if answer is None:
-        print(_OPEN)
-    elif isinstance(answer, bool) or not isinstance(answer, int | float) or not math.isfinite(answer):
-        print(f"Give one number; this is {answer!r}.")
-    else:
-        return float(answer)
-    return None
 
 
 def _say(given: float, right: float, praise: str, slips: dict[float, str], general: str) -> None:
@@ -44,10 +33,10 @@ def _say(given: float, right: float, praise: str, slips: dict[float, str], gener
     print(general)
 
 
+@checker
 def check_ex1(answer: object) -> None:
     """Check the nearest-rank 90th percentile of `EX1_SAMPLES_MS`, in milliseconds."""
-    if (given := _number(answer)) is None:
-        return
+    given = number(answer)
     samples, ordered = EX1_SAMPLES_MS, sorted(EX1_SAMPLES_MS)
     _say(
         given,
@@ -65,10 +54,10 @@ def check_ex1(answer: object) -> None:
     )
 
 
+@checker
 def check_ex2(answer: object) -> None:
     """Check the cost of a thousand generated tokens for `EX2_RUN`, in dollars."""
-    if (given := _number(answer)) is None:
-        return
+    given = number(answer)
     steps, price = int(EX2_RUN["decode_steps"]), CostModel()
     decode_s = steps * EX2_RUN["step_s"]
     wall_s = EX2_RUN["prefill_s"] + decode_s
@@ -89,21 +78,12 @@ def check_ex2(answer: object) -> None:
     )
 
 
+@checker
 def check_ex3(answer: object) -> None:
     """Check a function of (fn, repeats) that returns the median seconds of a call, the cold call left out."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not callable(answer):
-        print(f"Give the function itself, without calling it; this is a {type(answer).__name__}.")
-        return
     costs = (50.0, 2.0, 3.0, 2.5, 9.0, 2.2)  # a cold call, then five samples, one of them a hiccup
     got, calls = _on_a_stopped_clock(answer, costs)
-    if got is None:
-        print("The function returns nothing. End it with return.")
-    elif not isinstance(got, int | float):
-        print(f"It should return one number of seconds, not a {type(got).__name__}.")
-    elif calls <= 5:
+    if calls <= 5:
         print(f"Asked for 5 samples it made {calls} calls. One more is needed: the cold call, which is no sample.")
     elif math.isclose(got, 2.5):
         print("Right: the cold call is left out, and the hiccup does not matter.")
@@ -119,7 +99,7 @@ def check_ex3(answer: object) -> None:
         print(f"After a cold call of 50 s came 2, 3, 2.5, 9 and 2.2 s. Their median is 2.5, and it says {got:g}.")
 
 
-def _on_a_stopped_clock(timer: Callable[..., object], costs: tuple[float, ...]) -> tuple[object, int]:
+def _on_a_stopped_clock(timer: object, costs: tuple[float, ...]) -> tuple[float, int]:
     """Run a timer where only ``fn`` makes time pass; what it returned, and how often it called ``fn``."""
     now, calls = 0.0, 0
     cost = itertools.chain(costs, itertools.repeat(2.5))
@@ -133,13 +113,13 @@ def _on_a_stopped_clock(timer: Callable[..., object], costs: tuple[float, ...]) 
 
     clocks: dict[str, Any] = {name: reading(name) for name in _CLOCKS}
     with mock.patch.multiple(time, **clocks):
-        return timer(fn, 5), calls
+        return number(outcome(timer, fn, 5)), calls
 
 
+@checker
 def check_ex4(answer: object) -> None:
     """Check the most tokens a second that 24 GB/s allow a model of 1.1 billion 16-bit weights."""
-    if (given := _number(answer)) is None:
-        return
+    given = number(answer)
     right = 24e9 / (1.1e9 * 2)
     _say(
         given,
@@ -155,10 +135,10 @@ def check_ex4(answer: object) -> None:
     )
 
 
+@checker
 def check_ex5(answer: object) -> None:
     """Check the prompt length whose prefill takes as long as 49 decode steps (1,200 and 40 tokens a second)."""
-    if (given := _number(answer)) is None:
-        return
+    given = number(answer)
     _say(
         given,
         49 / 40 * 1200,

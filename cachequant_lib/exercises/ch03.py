@@ -3,53 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from cachequant_lib.exercises.answers import array, checker, first_wrong, integers, number, numbers, outcome
 from cachequant_lib.formats.bfp8 import quantize_bfp8
 
 __all__ = ["EX1_BLOCK", "EX2_MAXIMA", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
 EX1_BLOCK = (0.7, -0.05, 0.33, -0.6)
 EX2_MAXIMA = (3.9, 1.0, 1.01, 0.3, 0.5)
-_OPEN = "Not answered yet."
 
 
-def _integers(answer: object, count: int) -> list[int] | str:
-    """Return the answer as whole numbers, or what keeps it from being that."""
-    if not isinstance(answer, Sequence | np.ndarray) or isinstance(answer, str):
-        return f"Give {count} whole numbers in a list, like [0, 0, 0]; this is a {type(answer).__name__}."
-    values = list(answer)
-    if len(values) != count:
-        return f"Give {count} whole numbers, one for each value; this has {len(values)}."
-    if not all(isinstance(v, int | float | np.number) and float(v).is_integer() for v in values):
-        return f"These must be whole numbers, got {values}: what is stored is an integer."
-    return [int(v) for v in values]
-
-
-def _result(function: Callable[..., object], *arguments: object) -> object:
-    """Return what the reader's function returns, or a sentence about how it stopped."""
-    try:
-        value = function(*arguments)
-    except Exception as error:  # whatever the reader's code may raise
-        return f"The function stopped with {type(error).__name__}: {error}"
-    return f"The function should return numbers, got the text {value!r}." if isinstance(value, str) else value
-
-
-def _short(value: object) -> str:
-    return f"an array of shape {value.shape}" if isinstance(value, np.ndarray) else repr(value)[:60]
-
-
+@checker
 def check_ex1(answer: object) -> None:
     """Check the four codes of `EX1_BLOCK` under BFP8 with blocks of four."""
-    if answer is None:
-        print(_OPEN)
-        return
-    given = _integers(answer, len(EX1_BLOCK))
-    if isinstance(given, str):
-        print(given)
-        return
+    given = integers(answer, len(EX1_BLOCK))
     scaled = [v * 127 for v in EX1_BLOCK]  # the scale is 2**0 = 1
     slips = {
         tuple(math.trunc(v) for v in scaled): "The fractions were cut off. Round to the nearest whole number.",
@@ -67,25 +36,19 @@ def check_ex1(answer: object) -> None:
         tuple(abs(round(v)) for v in scaled): "The sizes are right. A code keeps the sign of its value.",
     }
     right = quantize_bfp8(EX1_BLOCK, block_size=4).mantissas.tolist()
-    if given == right:
+    if (wrong := first_wrong(given, right)) is None:
         print("Right. The maximum 0.7 lands on 89: between 64 and 127, as every block's maximum does.")
         return
-    wrong = next(i for i, (a, b) in enumerate(zip(given, right, strict=True)) if a != b)
     general = (
         f"The code of {EX1_BLOCK[wrong]} is not {given[wrong]}. The scale is the smallest power of two that holds 0.7."
     )
     print(slips.get(tuple(given), general))
 
 
+@checker
 def check_ex2(answer: object) -> None:
     """Check the exponents of five blocks whose largest magnitudes are `EX2_MAXIMA`."""
-    if answer is None:
-        print(_OPEN)
-        return
-    given = _integers(answer, len(EX2_MAXIMA))
-    if isinstance(given, str):
-        print(given)
-        return
+    given = integers(answer, len(EX2_MAXIMA))
     logs = [math.log2(v) for v in EX2_MAXIMA]
     slips = {
         tuple(
@@ -97,30 +60,20 @@ def check_ex2(answer: object) -> None:
         ),
     }
     right = [math.ceil(v) for v in logs]
-    if given == right:
+    if (wrong := first_wrong(given, right)) is None:
         print("Right. 1.0 keeps the scale 1 and lands on 127; 1.01 needs the scale 2 and lands on 64.")
         return
-    wrong = next(i for i, (a, b) in enumerate(zip(given, right, strict=True)) if a != b)
     most, exponent = EX2_MAXIMA[wrong], given[wrong]
     size = "too small to hold it" if 2.0**exponent < most else "larger than needed"
     print(slips.get(tuple(given), f"For the maximum {most} the scale 2**{exponent} = {2.0**exponent:g} is {size}."))
 
 
+@checker
 def check_ex3(answer: object) -> None:
     """Check a function of (block_size, scale_bits) that returns the bits a value costs."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not callable(answer):
-        print(f"Give the function itself, without calling it; this is a {type(answer).__name__}.")
-        return
     for size, bits in ((32, 8), (32, 16), (64, 16), (256, 32)):
-        got, want = _result(answer, size, bits), 8 + bits / size
-        if isinstance(got, str):
-            print(got)
-        elif not isinstance(got, int | float | np.number):
-            print(f"The function should return one number, got {got!r}. Does it end with return?")
-        elif math.isclose(got, 8 + bits):
+        got, want = number(outcome(answer, size, bits)), 8 + bits / size
+        if math.isclose(got, 8 + bits):
             print("That charges the whole scale to one value. It is shared by all values of the block.")
         elif math.isclose(got, bits / size):
             print("That is the share of the scale alone. Each value also has its own 8-bit code.")
@@ -136,28 +89,13 @@ def check_ex3(answer: object) -> None:
     print("Right. An 8-bit exponent for 32 values costs as much as an fp16 scale for 64.")
 
 
+@checker
 def check_ex4(answer: object) -> None:
     """Check a function of one row x (K,) that returns the largest possible error of each block of 32."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not callable(answer):
-        print(f"Give the function itself, without calling it; this is a {type(answer).__name__}.")
-        return
     x = np.random.default_rng(3).standard_normal(96).astype(np.float32) * np.repeat([1.0, 0.01, 30.0], 32).astype(
         np.float32
     )
-    got = _result(answer, x)
-    if isinstance(got, str):
-        print(got)
-        return
-    try:
-        bounds = np.asarray(got, dtype=float)
-    except (TypeError, ValueError):
-        bounds = np.empty(0)
-    if bounds.shape != (3,):
-        print(f"A row of 96 values has 3 blocks, so return 3 numbers; got {_short(got)}.")
-        return
+    bounds = array(outcome(answer, x.copy()), (3,), "A row of 96 values has 3 blocks.")
     most = np.abs(x.reshape(3, 32)).max(axis=1).astype(float)  # (96,) -> (3, 32) -> (3,)
     scale = 2.0 ** np.ceil(np.log2(most))
     slips = {
@@ -179,17 +117,12 @@ def check_ex4(answer: object) -> None:
         )
 
 
+@checker
 def check_ex5(answer: object) -> None:
     """Check a block of four that a second pass changes when codes run to 128 and are clipped at 127."""
-    if answer is None:
-        print(_OPEN)
-        return
-    try:
-        block = np.asarray(answer, dtype=float)
-    except (TypeError, ValueError):
-        block = np.empty(0)
-    if block.shape != (4,) or not np.isfinite(block).all() or not block.any():
-        print("Give four finite numbers, not all of them zero.")
+    block = np.array(numbers(answer, 4))
+    if not block.any():
+        print("Give four numbers, not all of them zero.")
         return
     once = _pass_128(block)
     twice = _pass_128(once)

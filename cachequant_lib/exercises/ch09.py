@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["EX1", "Request", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
+from cachequant_lib.exercises.answers import array, checker, first_wrong, integers, number, outcome
 
-_OPEN = "Not answered yet."
+__all__ = ["EX1", "Request", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
 
 @dataclass(frozen=True)
@@ -32,38 +32,10 @@ class Request:
 EX1 = Request(num_layers=2, num_kv_heads=1, head_dim=8, prompt_tokens=5, new_tokens=4)
 
 
-def _call(function: object, *arguments: object) -> object:
-    """Return what the reader's function returns, or a sentence about what is wrong with it."""
-    if not callable(function):
-        return f"Give the function itself, without calling it; this is a {type(function).__name__}."
-    try:
-        value = function(*arguments)
-    except Exception as error:  # whatever the reader's code may raise
-        return f"The function stopped with {type(error).__name__}: {error}"
-    return f"The function should return numbers, got the text {value!r}." if isinstance(value, str) else value
-
-
-def _number(value: object) -> float | str:
-    """Return a finite number, or what keeps it from being that."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not math.isfinite(value):
-        return f"The function should return one number, got {value!r:.60}. Does it end with return?"
-    return float(value)
-
-
+@checker
 def check_ex1(answer: object) -> None:
     """Check positions at the end, bytes read in the last step, and bytes read in all, of the request `EX1`."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not isinstance(answer, Sequence | np.ndarray) or isinstance(answer, str) or len(answer) != 3:
-        print("Give three whole numbers in a list: positions, bytes in the last step, bytes in all.")
-        return
-    given = list(answer)
-    if not all(isinstance(v, int | float | np.number) and float(v).is_integer() for v in given):
-        print(f"These must be whole numbers, got {given}.")
-        return
+    given = integers(answer, 3)
     row, prompt = EX1.token_bytes, EX1.prompt_tokens
     stored = prompt + EX1.new_tokens - 1
     total = sum(range(prompt, stored + 1)) * row
@@ -79,34 +51,21 @@ def check_ex1(answer: object) -> None:
         (2, total + (stored + 1) * row, "One forward too many: the prefill gives the first new token."),
         (2, stored * row * EX1.new_tokens, "Each forward reads what is stored by then, and that grows by one row."),
     ]
-    for place, value in enumerate(right):
-        if given[place] != value:
-            named = [words for at, slip, words in slips if at == place and slip == given[place]]
-            names = ("positions", "bytes in the last step", "bytes in all")
-            print(named[0] if named else f"The {names[place]} are not {given[place]}. One token's row has {row} bytes.")
-            return
+    if (place := first_wrong(given, right)) is not None:
+        named = [words for at, slip, words in slips if at == place and slip == given[place]]
+        name = ("positions", "bytes in the last step", "bytes in all")[place]
+        print(named[0] if named else f"The {name} are not {given[place]}. One token's row has {row} bytes.")
+        return
     print("Right. N + n − 1 positions, and a read that grows by one row with every token.")
 
 
+@checker
 def check_ex2(answer: object) -> None:
     """Check a function of (T, L) that returns which of L positions each of the T newest tokens may see."""
-    if answer is None:
-        print(_OPEN)
-        return
     for num_new, stored in ((3, 5), (1, 5), (3, 3), (4, 9)):
-        got = _call(answer, num_new, stored)
-        if isinstance(got, str):
-            print(got)
-            return
-        try:
-            mask = np.asarray(got)
-        except ValueError:  # rows of different lengths
-            mask = np.empty(0)
-        if mask.shape != (num_new, stored):
-            print(
-                f"For T = {num_new} and L = {stored} return an array of shape ({num_new}, {stored}), got {mask.shape}."
-            )
-            return
+        size = (num_new, stored)
+        got = outcome(answer, *size)
+        mask, dtype = array(got, size, f"Here T = {num_new} and L = {stored}."), np.asarray(got).dtype
         column, row = np.arange(stored), np.arange(num_new)[:, None]
         right = column <= row + stored - num_new
         slips = [
@@ -118,10 +77,10 @@ def check_ex2(answer: object) -> None:
             (column < row + stored - num_new, "A token sees itself, too."),
             (~right, "That is the other way round: True should mean that a token may see a position."),
         ]
-        if mask.dtype == bool and np.array_equal(mask, right):
+        if dtype.kind != "b":
+            print(f"Return True and False, got {dtype}.")
+        elif np.array_equal(mask, right):
             continue
-        if mask.dtype != bool:
-            print(f"Return True and False, got {mask.dtype}.")
         else:
             named = [words for slip, words in slips if np.array_equal(mask, slip)]
             print(named[0] if named else f"For T = {num_new} and L = {stored} some positions are wrong. Draw the grid.")
@@ -129,21 +88,13 @@ def check_ex2(answer: object) -> None:
     print("Right. Position j is seen by new token i if j <= i + L - T: the diagonal ends in the lower right corner.")
 
 
+@checker
 def check_ex3(answer: object) -> None:
     """Check a function of (head, num_heads, num_kv_heads) that returns the key-value head of a query head."""
-    if answer is None:
-        print(_OPEN)
-        return
     for num_heads, num_kv in ((9, 3), (12, 12), (8, 2), (4, 1)):
-        got = []
-        for head in range(num_heads):
-            value = _number(_call(answer, head, num_heads, num_kv))
-            if isinstance(value, str):
-                print(value)
-                return
-            got.append(value)
+        got = [number(outcome(answer, head, num_heads, num_kv)) for head in range(num_heads)]
         right = [head // (num_heads // num_kv) for head in range(num_heads)]
-        if got == right:
+        if (wrong := first_wrong(got, right)) is None:
             continue
         slips = {
             "That deals the heads out like cards. Neighbours share: heads 0, 1 and 2 of 9 read key-value head 0.": [
@@ -156,7 +107,6 @@ def check_ex3(answer: object) -> None:
                 head / (num_heads / num_kv) for head in range(num_heads)
             ],
         }
-        wrong = next(i for i, (a, b) in enumerate(zip(got, right, strict=True)) if a != b)
         general = f"With {num_heads} heads on {num_kv}, query head {wrong} reads {right[wrong]}, not {got[wrong]:g}."
         print(next((words for words, slip in slips.items() if got == slip), general))
         return
@@ -168,11 +118,9 @@ def _doubling(num_tokens: int) -> int:
     return sum(2**power for power in range(num_tokens.bit_length()) if 2**power < num_tokens)
 
 
+@checker
 def check_ex4(answer: object) -> None:
     """Check a function of T that returns the rows moved when an array doubles its room whenever it is full."""
-    if answer is None:
-        print(_OPEN)
-        return
     slips: list[tuple[Callable[[int], int], str]] = [
         (lambda n: n * (n - 1) // 2, "That is concatenating: it moves everything for every row."),
         (lambda n: n * (n + 1) // 2, "That is concatenating: it moves everything for every row."),
@@ -181,42 +129,30 @@ def check_ex4(answer: object) -> None:
         (lambda n: int(math.log2(n)), "That is how often it moves. Count the rows that each move copies."),
         (lambda n: (n - 1).bit_length(), "That is how often it moves. Count the rows that each move copies."),
     ]
-    probes, given = (1, 2, 3, 8, 9, 1000), []
-    for num_tokens in probes:
-        got = _number(_call(answer, num_tokens))
-        if isinstance(got, str):
-            print(got)
-            return
-        given.append(got)
+    probes = (1, 2, 3, 8, 9, 1000)
+    given = [number(outcome(answer, num_tokens)) for num_tokens in probes]
     right = [_doubling(num_tokens) for num_tokens in probes]
-    if given != right:
+    if (wrong := first_wrong(given, right)) is not None:
         named = [words for slip, words in slips if given[2:] == [slip(num_tokens) for num_tokens in probes[2:]]]
-        wrong = next(i for i, (a, b) in enumerate(zip(given, right, strict=True)) if a != b)
         general = f"For {probes[wrong]} rows {right[wrong]} are moved, not {given[wrong]:g}. Room: 1, 2, 4, 8."
         print(named[0] if named else general)
         return
     print("Right. Fewer than two moves a row, however long it gets, and at most half of the room is idle.")
 
 
+@checker
 def check_ex5(answer: object) -> None:
     """Check a function of (weight_bytes, token_bytes, context_length): the first context as heavy as the weights."""
-    if answer is None:
-        print(_OPEN)
-        return
     for weights, token, context in ((1000, 10, 200), (1001, 10, 200), (1000, 10, 100), (1000, 10, 99), (10, 10, 4)):
-        got = _call(answer, weights, token, context)
+        got = outcome(answer, weights, token, context)
         first = math.ceil(weights / token)
         right = first if first <= context else None
         case = f"{weights} bytes of weights, {token} a token, context {context}"
-        if isinstance(got, str):
-            print(got)
-        elif right is None and got is not None:
+        if right is None and got is not None:
             print(f"{case}: the model ends before that, so return None.")
         elif right is not None and got is None:
             print(f"{case}: it happens at {right}, within the context, and None came back. Does it end with return?")
-        elif isinstance(value := _number(got) if right is not None else 0.0, str):
-            print(value)
-        elif right is not None and value != right:
+        elif right is not None and (value := number(got)) != right:
             rounded = value == weights // token
             less = "Rounded down, K and V are still lighter. " if rounded else ""
             print(f"{less}{case}: the first context at which K and V are as heavy is {right}, not {value:g}.")

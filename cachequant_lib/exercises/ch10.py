@@ -2,53 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cachequant_lib.exercises.answers import array, checker, numbers, outcome
+
 __all__ = ["check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
-_OPEN = "Not answered yet."
 
-
-def _numbers(answer: object, count: int) -> list[float] | str:
-    """Return the answer as numbers, or what keeps it from being that."""
-    if not isinstance(answer, Sequence | np.ndarray) or isinstance(answer, str):
-        return f"Give {count} numbers in a list; this is a {type(answer).__name__}."
-    values = list(answer)
-    if len(values) != count:
-        return f"Give {count} numbers; this has {len(values)}."
-    if not all(isinstance(v, int | float | np.number) and np.isfinite(v) for v in values):
-        return f"These must be finite numbers, got {values}."
-    return [float(v) for v in values]
-
-
-def _array(function: object, arguments: Sequence[object], shape: tuple[int, ...]) -> NDArray[Any] | str:
-    """Return the array of this shape that the reader's function gives, or a sentence about what it did instead."""
-    if not callable(function):
-        return f"Give the function itself, without calling it; this is a {type(function).__name__}."
-    try:
-        with np.errstate(all="ignore"):
-            value = function(*arguments)
-            array = np.asarray(value, dtype=float)
-    except Exception as error:  # whatever the reader's code may raise
-        words = " ".join(str(error).split())
-        return f"The function stopped, or gave something else than numbers: {type(error).__name__}: {words}"
-    if value is None:
-        return "The function gave None: does it end with return?"
-    if array.shape != shape:
-        return f"Expected an array of shape {shape}, got {array.shape}."
-    return array
-
-
+@checker
 def check_ex1(answer: object) -> None:
     """Check [value, worst case, in quadrature] of 5 * (3.2 +- 0.1) - 2 * (1.5 +- 0.3)."""
-    given = _OPEN if answer is None else _numbers(answer, 3)
-    if isinstance(given, str):
-        print(given)
-        return
+    given = numbers(answer, 3)
     value, worst, typical = given
     if not np.isclose(value, 13, atol=0.01):
         print(f"The value is not {value:g}. Leave the uncertainties out: 5 * 3.2 - 2 * 1.5.")
@@ -64,12 +31,10 @@ def check_ex1(answer: object) -> None:
         print("Right. The second number is known three times as badly, but the factors bring the two nearly level.")
 
 
+@checker
 def check_ex2(answer: object) -> None:
     """Check how 30 bits are shared among addends below 1, 8 and 64."""
-    given = _OPEN if answer is None else _numbers(answer, 3)
-    if isinstance(given, str):
-        print(given)
-        return
+    given = numbers(answer, 3)
     small, middle, large = given
     if given == [7, 10, 13]:
         print("Right. Each has the uncertainty 2**-8, so all three end in the same column.")
@@ -84,16 +49,11 @@ def check_ex2(answer: object) -> None:
         print(f"The uncertainties would be {ends}. They must be equal.")
 
 
+@checker
 def check_ex3(answer: object) -> None:
     """Check a function of a uint16 array of fp16 patterns that returns the last place of each number."""
-    if answer is None:
-        print(_OPEN)
-        return
     patterns = np.array([0x3C00, 0x3BFF, 0xC000, 0x7BFF, 0x0400, 0x03FF, 0x0001], dtype=np.uint16)
-    got = _array(answer, (patterns.copy(),), patterns.shape)
-    if isinstance(got, str):
-        print(got)
-        return
+    got = array(outcome(answer, patterns.copy()), patterns.shape)
     fields = (patterns.astype(int) >> 10) & 0x1F
     right = 2.0 ** (np.maximum(fields, 1) - 25)
     if np.array_equal(got, right):
@@ -109,17 +69,12 @@ def check_ex3(answer: object) -> None:
         print(f"For the pattern {int(patterns[i]):#06x} the last place is {right[i]:.4g}; yours is {got[i]:.4g}.")
 
 
+@checker
 def check_ex4(answer: object) -> None:
     """Check a function (patterns uint16, bits) that keeps the first bits and fills the rest with 100..."""
-    if answer is None:
-        print(_OPEN)
-        return
     patterns = np.array([0x3C01, 0xBC7F, 0x1234, 0x7BFF, 0x0000], dtype=np.uint16)
     for bits in (12, 8, 16):
-        got = _array(answer, (patterns.copy(), bits), patterns.shape)
-        if isinstance(got, str):
-            print(got)
-            return
+        got = array(outcome(answer, patterns.copy(), bits), patterns.shape)
         lost = 16 - bits
         head = (patterns.astype(int) >> lost) << lost
         half = (1 << lost) >> 1
@@ -144,19 +99,14 @@ def _widths(sizes: NDArray[Any]) -> NDArray[Any]:
     return np.where(spare < 4, 16, np.where(spare < 8, 12, 8)).astype(float)
 
 
+@checker
 def check_ex5(answer: object) -> None:
     """Check a function (q (D,), k (T, D)) that returns 16, 12 or 8 bits for each column of k."""
-    if answer is None:
-        print(_OPEN)
-        return
     rng = np.random.default_rng(10)
     q = rng.choice([-1, 1], 64) * 2.0 ** rng.integers(-3, 4, 64) * 1.25
     k = -np.abs(rng.standard_normal((32, 64))) * 2.0 ** rng.integers(-4, 5, 64)
     k[0] = np.abs(k[0]) / 16
-    got = _array(answer, (q.copy(), k.copy()), (64,))
-    if isinstance(got, str):
-        print(got)
-        return
+    got = array(outcome(answer, q.copy(), k.copy()), (64,))
     e_q, e_k = np.frexp(np.abs(q))[1], np.frexp(np.abs(k).max(axis=0))[1]
     signed, shares = np.frexp(k.max(axis=0))[1], np.log2(np.abs(q) * np.abs(k).max(axis=0))
     right = _widths(e_q + e_k)

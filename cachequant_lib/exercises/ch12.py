@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import permutations
 
 import numpy as np
 
+from cachequant_lib.exercises.answers import checker, number, outcome, words
 from cachequant_lib.kv.trie import TokenTrie
 
 __all__ = ["EX5_PARTS", "EX5_REQUESTS", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
-_OPEN = "Not answered yet."
 # Four requests of two days: the same instructions always, the date of the day, a question of one's own.
 EX5_PARTS = {
     "instructions": ["You are a helpful clerk . Answer briefly ."] * 4,
@@ -21,26 +21,9 @@ EX5_PARTS = {
 EX5_REQUESTS = 4
 
 
-def _result(function: Callable[..., object], *arguments: object) -> object:
-    """Return what the reader's function returns, or a sentence about how it stopped."""
-    try:
-        value = function(*arguments)
-    except Exception as error:  # whatever the reader's code may raise
-        return f"The function stopped with {type(error).__name__}: {error}"
-    if not isinstance(value, int | float | np.number) or isinstance(value, bool):
-        return f"The function should return one number, got {value!r:.60}. Does it end with return?"
-    return float(value)
-
-
-def _not_a_function(answer: object) -> str:
-    return f"Give the function itself, without calling it; this is a {type(answer).__name__}."
-
-
+@checker
 def check_ex1(answer: object) -> None:
     """Check (reused, computed, nodes added) of two requests to a cache that holds A, B and C."""
-    if answer is None:
-        print(_OPEN)
-        return
     try:
         first, second = (tuple(int(v) for v in row) for row in answer)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
@@ -77,25 +60,18 @@ def _common(a: Sequence[int], b: Sequence[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
+@checker
 def check_ex2(answer: object) -> None:
     """Check a function of a list of prompts that returns how many tokens come from an empty, roomy cache."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not callable(answer):
-        print(_not_a_function(answer))
-        return
     rng = np.random.default_rng(12)
     random = [rng.integers(0, 3, size=int(rng.integers(1, 9))).tolist() for _ in range(60)]
     alike = [[1, 2, 3], [1, 2, 4], [1, 2, 5]]
     for prompts in ([[1, 2, 3]], alike[:2], [alike[0], [9], alike[1]], alike, [[1, 2], [1, 2]], random):
-        got, want = _result(answer, [list(prompt) for prompt in prompts]), _total(prompts)
+        got, want = number(outcome(answer, [list(prompt) for prompt in prompts])), _total(prompts)
         pairs = [(prompts[i], prompts[:i]) for i in range(len(prompts))]
-        if isinstance(got, str):
-            print(got)
-        elif got == want:
+        if got == want:
             continue
-        elif got == sum(max((_common(p, q) for q in before), default=0) for p, before in pairs):
+        if got == sum(max((_common(p, q) for q in before), default=0) for p, before in pairs):
             print("Nearly: the last token of a prompt is never reused, so at most N - 1 of N count.")
         elif got == sum(_common(p, q) for p, before in pairs for q in before):
             print("That adds up all earlier prompts. A request is served by the one that shares the most.")
@@ -110,17 +86,12 @@ def check_ex2(answer: object) -> None:
     print("Right. A trie finds the longest beginning shared with any earlier prompt, without comparing them all.")
 
 
+@checker
 def check_ex3(answer: object) -> None:
     """Check a function of (num_layers, num_kv_heads, head_dim) that returns the bytes of one token in float32."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not callable(answer):
-        print(_not_a_function(answer))
-        return
     for shape in ((12, 12, 64), (6, 4, 64), (30, 3, 64)):
         layers, heads, dim = shape
-        got, want = _result(answer, *shape), layers * 2 * heads * dim * 4
+        got, want = number(outcome(answer, *shape)), layers * 2 * heads * dim * 4
         slips = {
             want // 2: "That is the keys alone. Each token has a value beside each key.",
             want // 4: "Those are the numbers. Each takes 4 bytes in float32.",
@@ -128,44 +99,36 @@ def check_ex3(answer: object) -> None:
             want // layers: "That is one layer. Every layer keeps keys and values of its own.",
             want // 8: "That is the keys alone, counted in numbers, not in bytes.",
         }
-        if not isinstance(got, float):
-            print(got)
-        elif got != want:
+        if got != want:
             general = f"For {layers} layers, {heads} heads of {dim} it gives {got:g} bytes. Count the numbers first."
             print(slips.get(int(got), general))
-        else:
-            continue
-        return
+            return
     print("Right. 73,728 bytes for GPT-2 small; SmolLM2-135M, with 3 key-value heads in 30 layers, needs 46,080.")
 
 
+@checker
 def check_ex4(answer: object) -> None:
     """Check the order in which words are evicted after A, B, C and B again."""
-    if answer is None:
-        print(_OPEN)
-        return
-    words = [str(word) for word in answer] if isinstance(answer, Sequence) and not isinstance(answer, str) else []
-    if len(words) != 3:
+    order = words(answer)
+    if len(order) != 3:
         print("Give three words in a list, in the order in which they go.")
-    elif words == ["lake", "a", "near"]:
+    elif order == ["lake", "a", "near"]:
         print("Right. Request B was used last, so C's own branch goes, from its end: only a leaf may go.")
-    elif words == ["near", "a", "lake"]:
+    elif order == ["near", "a", "lake"]:
         print("Those three, but not in this order: without 'near' nobody could reach 'a' and 'lake'. Leaves go first.")
-    elif words[0] in ("mat", "the", "on"):
+    elif order[0] in ("mat", "the", "on"):
         print("B was asked again at the end, which marks its path as just used. Whose branch is older now?")
-    elif words[0] in ("The", "cat", "sat"):
+    elif order[0] in ("The", "cat", "sat"):
         print("That node is the oldest, but it has children, and every request so far walked through it.")
     else:
         print("The tree has two leaves. Start with the one that was used longer ago, then look at its parent.")
 
 
+@checker
 def check_ex5(answer: object) -> None:
     """Check an order of the three parts of `EX5_PARTS`, by the tokens that four requests then reuse."""
-    if answer is None:
-        print(_OPEN)
-        return
-    order = tuple(answer) if isinstance(answer, Sequence) and not isinstance(answer, str) else ()
-    if sorted(map(str, order)) != sorted(EX5_PARTS):
+    order = tuple(words(answer))
+    if sorted(order) != sorted(EX5_PARTS):
         print(f"Give the three names in an order, each once: {', '.join(EX5_PARTS)}.")
         return
     reused = {names: _reused(names) for names in permutations(EX5_PARTS)}

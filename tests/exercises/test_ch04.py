@@ -10,22 +10,7 @@ import pytest
 
 from cachequant_lib.exercises import ch04
 
-CHECKS = [ch04.check_ex1, ch04.check_ex2, ch04.check_ex3, ch04.check_ex4, ch04.check_ex5]
 Say = Callable[[Callable[[object], None], object], str]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Return what a checker prints about an answer: one sentence or two, on one line."""
-
-    def run(check: Callable[[object], None], answer: object) -> str:
-        check(answer)
-        printed = capsys.readouterr()
-        assert printed.err == ""
-        assert printed.out.count("\n") == 1
-        return printed.out.strip()
-
-    return run
 
 
 def multiply(x_codes: Any, x_scale: Any, w_codes: Any, w_scales: Any) -> Any:
@@ -62,24 +47,15 @@ WRONG = [
     (ch04.check_ex1, [128, -9, 60, -110], "divisor 128"),
     (ch04.check_ex1, [127, 9, 60, 109], "keeps the sign"),
     (ch04.check_ex1, [127, -9, 61, -109], "code of 0.33 is not 61"),
-    (ch04.check_ex1, [127, -9, 60], "this has 3"),
-    (ch04.check_ex1, [127.0, -9.07, 59.9, -108.9], "whole numbers"),
-    (ch04.check_ex1, "127", "in a list"),
     (ch04.check_ex2, 32, "9 bits"),
     (ch04.check_ex2, 768, "8.042"),
     (ch04.check_ex2, 0, "at least one"),
-    (ch04.check_ex2, "128", "one number"),
-    (ch04.check_ex2, [128], "one number"),
     (ch04.check_ex3, [266288, 2, 1], "unsigned"),
     (ch04.check_ex3, [133144, 258, 1], "not 127"),
     (ch04.check_ex3, [133145, 2, 1], "is above 2,147,483,647"),
     (ch04.check_ex3, [133144, 2, 2], "32,768 is above"),
     (ch04.check_ex3, [133144, 1, 1], "longer sum still fits"),
     (ch04.check_ex3, [133144, 4, 1], "unsigned"),
-    (ch04.check_ex3, [133144, 2], "this has 2"),
-    (ch04.check_ex3, 133144, "in a list"),
-    (ch04.check_ex4, 3, "function itself"),
-    (ch04.check_ex4, lambda a, s, b, t: None, "return"),
     (ch04.check_ex4, lambda a, s, b, t: b @ a, "wrapped round"),
     (ch04.check_ex4, lambda a, s, b, t: (b @ a) * (s * t / 127**2), "wrapped round"),
     (ch04.check_ex4, lambda a, s, b, t: b.astype(int) @ a.astype(int), "still missing"),
@@ -88,11 +64,10 @@ WRONG = [
     (ch04.check_ex4, lambda a, s, b, t: multiply(a, s, b, 1), "weight are missing"),
     (ch04.check_ex4, lambda a, s, b, t: multiply(a, 1, b, t), "scale of x is missing"),
     (ch04.check_ex4, lambda a, s, b, t: -multiply(a, s, b, t), "should be"),
-    (ch04.check_ex4, lambda a, s, b, t: multiply(a, s, b, t)[:, None], "Expected shape (5,)"),
-    (ch04.check_ex4, lambda a: a, "TypeError"),
-    (ch04.check_ex5, 3, "function itself"),
-    (ch04.check_ex5, lambda x, w: None, "TypeError"),
-    (ch04.check_ex5, lambda x, w: x, "Expected shape"),
+    (ch04.check_ex4, lambda a, s, b, t: multiply(a, s, b, t)[:, None], "shape (5,)"),
+    (ch04.check_ex5, lambda x, w: None, "two arrays"),
+    (ch04.check_ex5, lambda x, w: x, "return x, w"),
+    (ch04.check_ex5, lambda x, w: (x, w.T), "shape (32, 128), got shape (128, 32)"),
     (ch04.check_ex5, lambda x, w: (x, w), "Shrink"),
     (ch04.check_ex5, lambda x, w: (x / 8, w * 8), "Shrink"),
     (ch04.check_ex5, lambda x, w: (x / 8, w), "product changed"),
@@ -101,11 +76,6 @@ WRONG = [
     (ch04.check_ex5, by_factor(60), "Shrink"),
     (ch04.check_ex5, by_factor(2), "share the load"),
 ]
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_no_answer_yet(check: Callable[[object], None], say: Say) -> None:
-    assert say(check, None) == "Not answered yet."
 
 
 @pytest.mark.parametrize(("check", "answer"), RIGHT)

@@ -11,22 +11,7 @@ from cachequant_lib.exercises import ch09
 from cachequant_lib.kv.base import softmax_causal
 from cachequant_lib.kv.dense import DenseKV
 
-CHECKS = [ch09.check_ex1, ch09.check_ex2, ch09.check_ex3, ch09.check_ex4, ch09.check_ex5]
 Say = Callable[[Callable[[object], None], object], str]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Return what a checker prints about an answer: one sentence or two, on one line."""
-
-    def run(check: Callable[[object], None], answer: object) -> str:
-        check(answer)
-        printed = capsys.readouterr()
-        assert printed.err == ""
-        assert printed.out.count("\n") == 1
-        return printed.out.strip()
-
-    return run
 
 
 def visible(new: int, stored: int) -> np.ndarray:
@@ -70,53 +55,30 @@ WRONG = [
     (ch09.check_ex1, [8, 1024, 4480], "One forward too many"),
     (ch09.check_ex1, [8, 1024, 4096], "grows by one row"),
     (ch09.check_ex1, [8, 1024, 1], "bytes in all are not 1"),
-    (ch09.check_ex1, [8, 1024], "three whole numbers"),
-    (ch09.check_ex1, "8, 1024, 3328", "three whole numbers"),
-    (ch09.check_ex1, 8, "three whole numbers"),
-    (ch09.check_ex1, [8.5, 1024, 3328], "whole numbers, got"),
-    (ch09.check_ex1, [None, 1024, 3328], "whole numbers, got"),
-    (ch09.check_ex1, [float("nan"), 1024, 3328], "whole numbers, got"),
-    (ch09.check_ex2, visible(3, 5), "function itself"),
     (ch09.check_ex2, lambda new, stored: np.tril(np.ones((new, stored), bool)), "left corner"),
     (ch09.check_ex2, lambda new, stored: np.ones((new, stored), bool), "hides nothing"),
     (ch09.check_ex2, lambda new, stored: np.tril(np.ones((new, stored), bool), stored - new - 1), "itself, too"),
     (ch09.check_ex2, lambda new, stored: ~visible(new, stored), "other way round"),
     (ch09.check_ex2, lambda new, stored: visible(new, stored).astype(int), "True and False"),
-    (ch09.check_ex2, lambda new, stored: visible(new, stored).T, "shape"),
-    (ch09.check_ex2, lambda new, stored: None, "shape"),
+    (ch09.check_ex2, lambda new, stored: visible(new, stored).T, "Here T = 3 and L = 5"),
     (ch09.check_ex2, lambda new, stored: np.zeros((new, stored), bool), "Draw the grid"),
-    (ch09.check_ex2, lambda new: new, "TypeError"),
-    (ch09.check_ex2, lambda new, stored: [[True], [True, False]], "array"),
-    (ch09.check_ex3, 1, "function itself"),
     (ch09.check_ex3, lambda head, num_heads, num_kv: head % num_kv, "like cards"),
     (ch09.check_ex3, lambda head, num_heads, num_kv: head // num_kv, "share one"),
     (ch09.check_ex3, lambda head, num_heads, num_kv: head / (num_heads / num_kv), "Use //"),
     (ch09.check_ex3, lambda head, num_heads, num_kv: 0, "query head 3 reads 1"),
-    (ch09.check_ex3, lambda head, num_heads, num_kv: None, "return"),
-    (ch09.check_ex3, lambda head, num_heads, num_kv: "0", "the text"),
-    (ch09.check_ex4, 7, "function itself"),
     (ch09.check_ex4, lambda n: n * (n - 1) // 2, "concatenating"),
     (ch09.check_ex4, lambda n: moved(n) + n, "new rows are in it"),
     (ch09.check_ex4, lambda n: moved(n + 1), "last place"),
     (ch09.check_ex4, lambda n: int(np.log2(n)), "how often it moves"),
     (ch09.check_ex4, lambda n: int(np.ceil(np.log2(n))), "how often it moves"),
     (ch09.check_ex4, lambda n: n, "1 rows 0 are moved, not 1. Room: 1, 2, 4, 8"),
-    (ch09.check_ex4, lambda n: None, "return"),
-    (ch09.check_ex4, lambda n: n / 0, "ZeroDivisionError"),
-    (ch09.check_ex5, 7, "function itself"),
     (ch09.check_ex5, lambda w, t, c: w // t if w // t <= c else None, "Rounded down"),
     (ch09.check_ex5, lambda w, t, c: -(-w // t), "return None"),
     (ch09.check_ex5, lambda w, t, c: w // t + 1, "not 101"),
     (ch09.check_ex5, lambda w, t, c: crossing(w, t, c - 1), "within the context"),
     (ch09.check_ex5, lambda w, t, c: None, "Does it end with return"),
-    (ch09.check_ex5, lambda w, t, c: "100", "the text"),
     (ch09.check_ex5, lambda w, t, c: [100], "one number"),
 ]
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_no_answer_yet(check: Callable[[object], None], say: Say) -> None:
-    assert say(check, None) == "Not answered yet."
 
 
 @pytest.mark.parametrize(("check", "answer"), RIGHT)

@@ -10,22 +10,7 @@ import pytest
 
 from cachequant_lib.exercises import ch10
 
-CHECKS = [ch10.check_ex1, ch10.check_ex2, ch10.check_ex3, ch10.check_ex4, ch10.check_ex5]
 Say = Callable[[Callable[[object], None], object], str]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Return what a checker prints about an answer: one sentence or two, on one line."""
-
-    def run(check: Callable[[object], None], answer: object) -> str:
-        check(answer)
-        printed = capsys.readouterr()
-        assert printed.err == ""
-        assert printed.out.count("\n") == 1
-        return printed.out.strip()
-
-    return run
 
 
 def last_place(patterns: Any) -> Any:
@@ -75,9 +60,6 @@ RIGHT = [
 ]
 
 WRONG = [
-    (ch10.check_ex1, 13, "in a list"),
-    (ch10.check_ex1, [13, 1.1], "Give 3 numbers"),
-    (ch10.check_ex1, [13, "1.1", 0.78], "finite numbers"),
     (ch10.check_ex1, [19, 1.1, 0.78], "is not 19"),
     (ch10.check_ex1, [13, -0.1, 0.78], "do not cancel"),
     (ch10.check_ex1, [13, 0.4, 0.32], "factors are missing"),
@@ -87,23 +69,16 @@ WRONG = [
     (ch10.check_ex2, [10, 10, 10], "not equal uncertainties"),
     (ch10.check_ex2, [7, 10, 14], "These are 31 bits"),
     (ch10.check_ex2, [8, 10, 12], "2**-9, 2**-8, 2**-7"),
-    (ch10.check_ex3, 2.0**-10, "function itself"),
-    (ch10.check_ex3, lambda p: None, "return"),
-    (ch10.check_ex3, lambda p: p.nonsense, "nonsense"),
-    (ch10.check_ex3, lambda p: 0.5, "shape"),
     (ch10.check_ex3, lambda p: last_place(p)[:3], "shape"),
     (ch10.check_ex3, lambda p: 2.0 ** (((p.astype(int) >> 10) & 31) - 25), "Right for normal numbers"),
     (ch10.check_ex3, lambda p: 2.0 ** ((p.astype(int) >> 10) - 25), "sign bit"),
     (ch10.check_ex3, lambda p: last_place(p) * 1024, "leading digit"),
     (ch10.check_ex3, lambda p: last_place(p) * 2, "the last place is"),
-    (ch10.check_ex4, [1, 2], "function itself"),
     (ch10.check_ex4, cut, "fills with zeros"),
     (ch10.check_ex4, lambda p, bits: cut(p, bits) + (1 << (16 - bits)) - 1, "fills with ones"),
     (ch10.check_ex4, lambda p, bits: p | ((1 << (16 - bits)) >> 1), "old bits"),
     (ch10.check_ex4, lambda p, bits: keep_and_fill(p, bits) + (bits == 16), "nothing may change"),
     (ch10.check_ex4, lambda p, bits: p, "should become"),
-    (ch10.check_ex4, lambda p: p, "TypeError"),
-    (ch10.check_ex5, [16] * 64, "function itself"),
     (ch10.check_ex5, lambda q, k: rule(exponent(np.abs(q)) + exponent(np.abs(k.max(axis=0)))), "magnitude before"),
     (ch10.check_ex5, lambda q, k: rule(exponent(np.abs(k)).max(axis=0)), "k alone"),
     (ch10.check_ex5, lambda q, k: rule(exponent(np.abs(q))), "q alone"),
@@ -113,11 +88,6 @@ WRONG = [
     (ch10.check_ex5, lambda q, k: np.full(64, 16), "binades below the top"),
     (ch10.check_ex5, lambda q, k: np.full(32, 16), "shape (64,)"),
 ]
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_no_answer_yet(check: Callable[[object], None], say: Say) -> None:
-    assert say(check, None) == "Not answered yet."
 
 
 @pytest.mark.parametrize(("check", "answer"), RIGHT)

@@ -9,23 +9,8 @@ import pytest
 
 from cachequant_lib.exercises import ch12
 
-CHECKS = [ch12.check_ex1, ch12.check_ex2, ch12.check_ex3, ch12.check_ex4, ch12.check_ex5]
 Say = Callable[[Callable[[object], None], object], str]
 Prompts = Sequence[Sequence[int]]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Return what a checker prints about an answer: one sentence or two, on one line."""
-
-    def run(check: Callable[[object], None], answer: object) -> str:
-        check(answer)
-        printed = capsys.readouterr()
-        assert printed.err == ""
-        assert printed.out.count("\n") == 1
-        return printed.out.strip()
-
-    return run
 
 
 def common(a: Sequence[int], b: Sequence[int]) -> int:
@@ -73,24 +58,17 @@ WRONG = [
     (ch12.check_ex1, [[4, 2, 2], [6, 0, 0]], "never looked up"),
     (ch12.check_ex1, [[4, 2, 2], [5, 1, 1]], "its node is there already"),
     (ch12.check_ex1, [[4, 2, 2], [3, 3, 3]], "Which token"),
-    (ch12.check_ex2, 3, "function itself"),
-    (ch12.check_ex2, lambda prompts: None, "return"),
-    (ch12.check_ex2, lambda prompts: True, "one number"),
-    (ch12.check_ex2, lambda: 0, "TypeError"),
     (ch12.check_ex2, lambda prompts: best(prompts, 0), "N - 1"),
     (ch12.check_ex2, neighbours, "previous prompt only"),
     (ch12.check_ex2, all_earlier, "shares the most"),
     (ch12.check_ex2, lambda prompts: sum(map(len, prompts)), "empty cache"),
     (ch12.check_ex2, lambda prompts: 0, "the cache 2"),
-    (ch12.check_ex3, 73728, "function itself"),
     (ch12.check_ex3, lambda a, b, c: a * b * c * 4, "keys alone"),
     (ch12.check_ex3, lambda a, b, c: a * b * c, "keys alone, counted in numbers"),
     (ch12.check_ex3, lambda a, b, c: 2 * a * b * c, "4 bytes"),
     (ch12.check_ex3, lambda a, b, c: 16 * a * b * c, "8 bytes"),
     (ch12.check_ex3, lambda a, b, c: 8 * b * c, "one layer"),
     (ch12.check_ex3, lambda a, b, c: a, "Count the numbers"),
-    (ch12.check_ex3, lambda a, b, c: a / 0, "ZeroDivisionError"),
-    (ch12.check_ex3, lambda a, b, c: "74 kB", "one number"),
     (ch12.check_ex4, "lake", "three words"),
     (ch12.check_ex4, ["lake"], "three words"),
     (ch12.check_ex4, ["near", "a", "lake"], "Leaves go first"),
@@ -116,10 +94,3 @@ def test_slips_are_named(say: Say, check: Callable[[object], None], answer: obje
     said = say(check, answer)
     assert named in said
     assert not said.startswith("Right")
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_open_and_odd_answers(say: Say, check: Callable[[object], None]) -> None:
-    assert say(check, None) == "Not answered yet."
-    for odd in (object(), {}, [], [[]], float("nan"), "", [None] * 3, lambda *args: object()):
-        assert not say(check, odd).startswith("Right")
