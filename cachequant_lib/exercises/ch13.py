@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from cachequant_lib.exercises.answers import checker, number, outcome, words
 from cachequant_lib.kv.policies import Ranked
 from cachequant_lib.kv.prefix import PrefixCache
-from cachequant_lib.kv.radix import Node
 
 __all__ = ["EX4_CHOICES", "EX5_WORDS", "Shared", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
-_OPEN = "Not answered yet."
 EX4_CHOICES = ["model", "weight format", "KV format", "tenant", "temperature", "new tokens wanted"]
 EX5_WORDS = ["ant", "bee", "cat", "dog", "elk", "fox", "gnu", "hen"]
 _SECRETS = (("dog", "ant", "hen"), ("ant", "ant", "bee"), ("hen", "fox", "hen"))
 
 
-def _call(function: Callable[..., object], *arguments: object) -> tuple[object, str]:
-    """Return what the reader's function returns, and how it stopped if it did not."""
-    try:
-        return function(*arguments), ""
-    except Exception as error:  # whatever the reader's code may raise
-        return None, f"The function stopped with {type(error).__name__}: {str(error)[:80]}".replace("\n", " ")
-
-
-def _words(answer: object) -> list[str]:
-    return [str(word) for word in answer] if isinstance(answer, Sequence) and not isinstance(answer, str) else []
-
-
-def _not_a_function(answer: object) -> str:
-    return f"Give the function itself, without calling it; this is a {type(answer).__name__}."
-
-
+@checker
 def check_ex1(answer: object) -> None:
     """Check the order in which A, B, C, D and E go after the requests A B C, then A D, then A B E."""
-    if answer is None:
-        print(_OPEN)
-        return
-    order = _words(answer)
+    order = words(answer)
     if sorted(order) != list("ABCDE"):
         print("Give the five letters in a list, each once, in the order in which they go.")
     elif order == list("CDEBA"):
@@ -66,27 +47,11 @@ def _circle(policy: str | Ranked) -> float:
     return 100 * cache.stats.hit_rate
 
 
+@checker
 def check_ex2(answer: object) -> None:
     """Check a rank for `Ranked` that survives a circle a little larger than the cache."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not callable(answer):
-        print(_not_a_function(answer))
-        return
-    seen: set[type] = set()
-
-    def rank(node: Node) -> float:
-        value = answer(node)
-        seen.add(type(value))
-        return float(value)
-
-    rate, stopped = _call(lambda: _circle(Ranked(rank)))
-    if seen & {type(None), str}:
-        print("The function should return one number for a node. Does it end with return?")
-    elif stopped:
-        print(stopped)
-    elif not isinstance(rate, float) or rate < 1:
+    rate = _circle(Ranked(lambda node: number(outcome(answer, node))))
+    if rate < 1:
         print("0 % hits, as with LRU. The lowest rank goes first: which prompt comes back last of all?")
     elif rate < 50:
         print(f"{rate:.0f} % hits, better than LRU. In a circle, what was used just now comes back last of all.")
@@ -94,42 +59,31 @@ def check_ex2(answer: object) -> None:
         print(f"Right: {rate:.0f} % hits where LRU has 0. It keeps old prompts and sacrifices the newest.")
 
 
+@checker
 def check_ex3(answer: object) -> None:
     """Check a function of (capacity_bytes, num_layers, num_kv_heads, head_dim): whole tokens that fit, in float32."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not callable(answer):
-        print(_not_a_function(answer))
-        return
     for case in ((150 << 20, 12, 12, 64), (150 << 20, 30, 3, 64), (1_000_000, 6, 4, 64), (12_287, 6, 4, 64)):
         capacity, layers, heads, dim = case
         row = layers * 2 * heads * dim * 4
-        got, stopped = _call(answer, *case)
-        if stopped:
-            print(stopped)
-        elif not isinstance(got, int | float | np.number) or isinstance(got, bool):
-            print(f"The function should return one number, got {got!r:.60}. Does it end with return?")
-        elif got == capacity // row:
+        got = number(outcome(answer, *case))
+        if got == capacity // row:
             continue
-        elif got == capacity / row:
+        if got == capacity / row:
             print("Nearly: a row is stored whole or not at all, so round down.")
         elif got == capacity // (row // 2):
             print("That counts keys alone. Each token has a value beside each key.")
         elif got == capacity // (row // 4):
             print("That counts numbers. Each takes 4 bytes in float32.")
         else:
-            print(f"For {case} it gives {float(got):g}, and {capacity // row} fit. Work out the bytes of a row first.")
+            print(f"For {case} it gives {got:g}, and {capacity // row} fit. Work out the bytes of a row first.")
         return
     print("Right. The default of 150 MiB holds 2,133 tokens of GPT-2 small, and 3,413 of SmolLM2-135M.")
 
 
+@checker
 def check_ex4(answer: object) -> None:
     """Check which of `EX4_CHOICES` must be equal for two requests to share keys and values."""
-    if answer is None:
-        print(_OPEN)
-        return
-    chosen = _words(answer)
+    chosen = words(answer)
     if not chosen or set(chosen) - set(EX4_CHOICES):
         print(f"Give a list with some of these: {', '.join(EX4_CHOICES)}.")
     elif "model" not in chosen:
@@ -177,33 +131,27 @@ class Shared:
         return len(ids) - found
 
 
+@checker
 def check_ex5(answer: object) -> None:
     """Check a function of (cost, words) that finds a secret of three words from tokens computed."""
-    if answer is None:
-        print(_OPEN)
-        return
-    if not callable(answer):
-        print(_not_a_function(answer))
-        return
     for secret in _SECRETS:
         shared = Shared(secret)
-        got, stopped = _call(answer, shared.cost, list(EX5_WORDS))
-        if stopped:
-            print(stopped)
-        elif len(_words(got)) != 3:
+        got = outcome(answer, shared.cost, list(EX5_WORDS))
+        found = words(got)
+        if len(found) != 3:
             print(f"The function should return three words in a list, got {got!r:.60}.")
-        elif tuple(_words(got)) == secret and shared.asked <= 60:
+        elif tuple(found) == secret and shared.asked <= 60:
             continue
-        elif tuple(_words(got)) == secret:
+        elif tuple(found) == secret:
             print(f"Found, but with {shared.asked} prompts. Find one word after the other: 8 prompts each will do.")
         elif shared.asked == 0:
             print("Nothing was asked. Call cost(list_of_words) and compare what it returns.")
-        elif tuple(_words(got))[:1] != secret[:1]:
+        elif found[0] != secret[0]:
             print("The first word is wrong. A prompt's last word is never looked up: put one more behind your guess.")
         else:
             print("The beginning is right. Your own prompts are stored as well: end them with a word of no use.")
         return
     salted = Shared(_SECRETS[0], salted=True)
-    got, _ = _call(answer, salted.cost, list(EX5_WORDS))
-    blind = "finds nothing" if tuple(_words(got)) != _SECRETS[0] else "was lucky"
+    found = words(outcome(answer, salted.cost, list(EX5_WORDS)))
+    blind = "finds nothing" if tuple(found) != _SECRETS[0] else "was lucky"
     print(f"Right: {shared.asked} prompts instead of 512. With one namespace for each, the same function {blind}.")

