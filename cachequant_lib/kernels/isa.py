@@ -125,10 +125,10 @@ class InstructionSet:
 
 
 INSTRUCTION_SETS = (
-    InstructionSet("avx512vnni", ("avx512vnni", "avx512bw"), 16, False, (8, 3), (6, 2), "vpdpbusd", _dot4_vnni512),
+    InstructionSet("avx512vnni", ("avx512vnni", "avx512bw"), 16, False, (8, 3), (4, 3), "vpdpbusd", _dot4_vnni512),
     InstructionSet("avxvnni", ("avxvnni",), 8, False, (6, 2), (3, 2), "vpdpbusd", _dot4_vnni256),
     InstructionSet("avx2", ("avx2",), 8, False, (4, 2), (2, 2), "vpmaddwd", _dot4_avx2),
-    InstructionSet("neon", ("dotprod",), 4, True, (8, 3), (6, 2), "sdot", _dot4_neon),
+    InstructionSet("neon", ("dotprod",), 4, True, (8, 3), (4, 3), "sdot", _dot4_neon),
     InstructionSet("generic", (), 4, True, (4, 2), (2, 2), "pmaddwd", _dot4_generic),
 )
 
