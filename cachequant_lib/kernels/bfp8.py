@@ -1,8 +1,8 @@
 """BFP8 linear layers at the speed of the machine: the tile of int8, emptied every 32 values.
 
 A block of 32 values of k has its own power of two on either side, so the integer totals of a tile are scaled and added
-to float32 totals after every block. Both sets live in registers, so the tile is smaller than that of int8. The exponents
-of a weight are packed as its codes are: one byte a column, a register's worth at a time.
+to float32 totals after every block. Both sets live in registers, so the tile has half the rows of that of int8. The
+exponents of a weight are packed as its codes are: one byte a column, a register's worth at a time.
 
 The arithmetic is the same for every instruction set, number of threads and number of rows. In float32, with the blocks
 in order and each operation rounded::

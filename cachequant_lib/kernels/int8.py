@@ -115,8 +115,8 @@ def multiply_int8(
 
     Notes
     -----
-    M N K multiply-adds, one conversion, two multiplications and one addition an output; the weight is read once. Threads
-    share out the panels. The last one is computed beside `out` if it is not whole.
+    M N K multiply-adds, one conversion, two multiplications and one addition an output; the weight is read once.
+    Threads share out the panels. The last one is computed beside `out` if it is not whole.
     """
     num_rows, num_columns = out.shape
     last = np.empty((num_rows, tile.width), np.float32)
@@ -133,7 +133,7 @@ def multiply_int8(
 def linear_int8(tile: Any, x: NDArray[np.float32], weight: PackedInt8, out: NDArray[np.float32]) -> int:
     """Write ``x @ weight.T + bias`` for float32 x (M, K): quantise its rows, then multiply integers.
 
-    Returns the bit pattern of the largest magnitude in `x`, as :func:`quantize_rows_int8` does: from ``INFINITY`` on
+    Returns the bit pattern of the largest magnitude in `x`, as :func:`quantize_rows_int8` does: from ``NOT_FINITE`` on
     the input was not finite and `out` means nothing.
     """
     codes = np.empty((x.shape[0], 4 * weight.panels.shape[1]), np.int8)

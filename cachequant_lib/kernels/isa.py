@@ -32,17 +32,17 @@ def call(builder: Any, name: str, result: Any, operands: list[Any]) -> Any:
 
 
 def _dot4_vnni512(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    """vpdpbusd on a 512-bit register: 64 multiply-adds. `a` unsigned, `b` signed."""
+    """Emit vpdpbusd on a 512-bit register: 64 multiply-adds. `a` unsigned, `b` signed."""
     return call(builder, "llvm.x86.avx512.vpdpbusd.512", total.type, _as_bytes(builder, total, a, b))
 
 
 def _dot4_vnni256(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    """vpdpbusd on a 256-bit register: 32 multiply-adds. `a` unsigned, `b` signed."""
+    """Emit vpdpbusd on a 256-bit register: 32 multiply-adds. `a` unsigned, `b` signed."""
     return call(builder, "llvm.x86.avx512.vpdpbusd.256", total.type, _as_bytes(builder, total, a, b))
 
 
 def _dot4_avx2(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    """Two vpmaddwd, on the even and on the odd bytes, each widened to 16 bits. `a` unsigned, `b` signed.
+    """Emit two vpmaddwd, on the even and on the odd bytes, each widened to 16 bits. `a` unsigned, `b` signed.
 
     AVX2 has an instruction for bytes, vpmaddubsw, but it adds pairs into 16 bits and clips: 2 * 255 * 127 does not
     fit. Here pairs add into 32 bits, so every product of bytes is exact.
@@ -53,12 +53,12 @@ def _dot4_avx2(builder: Any, total: Any, a: Any, b: Any) -> Any:
 
 
 def _dot4_neon(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    """Sdot on a 128-bit register: 16 multiply-adds. Both signed."""
+    """Emit sdot on a 128-bit register: 16 multiply-adds. Both signed."""
     return call(builder, "llvm.aarch64.neon.sdot.v4i32.v16i8", total.type, _as_bytes(builder, total, a, b))
 
 
 def _dot4_generic(builder: Any, total: Any, a: Any, b: Any) -> Any:
-    """Widening multiplies and adds that name no CPU; on x86 they become pmaddwd. Both signed."""
+    """Emit widening multiplies and adds that name no CPU; on x86 they become pmaddwd. Both signed."""
     lanes = total.type.count
     for a_words, b_words in zip(_split_signed(builder, a), _split_signed(builder, b), strict=True):
         for first in (0, 1):

@@ -20,7 +20,7 @@ STRETCH = 256  # values of an int8 row that are rounded again together
 ROUNDER = np.float32(1.5 * 2**23)  # a float32 of this size has no fraction bits: adding it rounds, half to even
 DOUBT = np.float32(0.5 - 2e-5)  # further from its code than this, and a value may belong to the next one
 MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits of a float32 but its sign; without the sign, floats sort as integers do
-INFINITY = 0x7F800000  # bit pattern of infinity; a NaN's is larger
+NOT_FINITE = 0x7F800000  # bit pattern of infinity; those of NaN are larger
 LARGEST_POWER = 0x7F000000  # bit pattern of 2**127
 SMALL, LARGE = np.float32(2.0**-100), np.float32(2.0**100)  # scales between these have a float32 inverse
 STEPS = 127 * 127  # a product of two codes counts in units of scale * scale / 127**2
@@ -95,7 +95,7 @@ def quantize_rows_int8(tile: Any, x: NDArray[np.float32], codes: NDArray[np.int8
     Returns
     -------
     int
-        Bit pattern of the largest magnitude in `x`. From ``INFINITY`` on, `x` holds a NaN or an infinity, and what
+        Bit pattern of the largest magnitude in `x`. From ``NOT_FINITE`` on, `x` holds a NaN or an infinity, and what
         was written means nothing.
     """
     num_rows, depth = x.shape

@@ -42,7 +42,7 @@ def linear_int8_ref(
     b_scales: NDArray[np.float32],
     bias: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """What the packed int8 kernel computes, operation by operation: exact sums, then float32.
+    """Compute what the packed int8 kernel does, operation by operation: exact sums, then float32.
 
     Shapes as for :func:`matmul_int8_ref`, from which it differs by at most five roundings to float32 of the product
     and one of the sum.
@@ -59,7 +59,7 @@ def linear_bfp8_ref(
     b_exponents: NDArray[np.int32],
     bias: NDArray[np.float32],
 ) -> NDArray[np.float32]:
-    """What the packed BFP8 kernel computes, operation by operation: exact sums of a block, then float32.
+    """Compute what the packed BFP8 kernel does, operation by operation: exact sums of a block, then float32.
 
     Shapes as for :func:`matmul_bfp8_ref`, from which it differs by the rounding of K / 32 additions, of the product
     with 1 / 127**2, and of the bias.

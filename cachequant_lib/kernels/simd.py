@@ -3,7 +3,7 @@
 A CPU multiplies bytes fastest in its vector registers, and Numba has no word for one. These are the words. They obey
 NumPy's broadcasting: a column of rows (R, 1) and a row of columns (1, C) make a grid (R, C). So a kernel reads like
 NumPy on a tile, while LLVM sees R x C values that it keeps in registers. Each word becomes one instruction a register,
-named in brackets for x86; all but :func:`dot4` are plain LLVM and become the like of it on any CPU.
+named as "x86: ..." where it is defined; all but :func:`dot4` are plain LLVM and become the like of it on any CPU.
 
 A word is an *intrinsic*: it is given types, says what type it makes, and returns a function that writes the LLVM
 instructions. Arrays must be C-contiguous, and are indexed through all their axes at once, without any check.
@@ -16,10 +16,10 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core.errors import TypingError
-from numba.extending import intrinsic, overload
+from numba.extending import overload
 
 from cachequant_lib.kernels.isa import call
-from cachequant_lib.kernels.tiles import Registers
+from cachequant_lib.kernels.tiles import Registers, intrinsic
 
 I8, I32, I64 = ir.IntType(8), ir.IntType(32), ir.IntType(64)
 LINE_BYTES = 64  # what one prefetch brings in
@@ -52,7 +52,7 @@ def _joint_shape(*kinds: Registers) -> tuple[int, int]:
     """Shape to which NumPy would broadcast these, or a typing error."""
     rows, columns = max(kind.rows for kind in kinds), max(kind.columns for kind in kinds)
     if any(kind.rows not in (1, rows) or kind.columns not in (1, columns) for kind in kinds):
-        raise TypingError(f"cannot broadcast {kinds}")
+        raise TypingError(f"cannot broadcast {kinds}")  # type: ignore[no-untyped-call]
     return rows, columns
 
 
@@ -78,7 +78,8 @@ def _element_bytes(array: Any) -> int:
     """Bytes of an element; a word takes C-contiguous arrays of bytes, int32 or float32."""
     known = {types.int8: 1, types.uint8: 1, types.int32: 4, types.float32: 4}
     if getattr(array, "layout", None) != "C" or array.dtype not in known:
-        raise TypingError(f"a vector word needs a C-contiguous array of int8, uint8, int32 or float32, not {array}")
+        message = f"a vector word needs a C-contiguous array of int8, uint8, int32 or float32, not {array}"
+        raise TypingError(message)  # type: ignore[no-untyped-call]
     return known[array.dtype]
 
 
@@ -108,14 +109,14 @@ def _lanewise(emit: Callable[..., Any], result: Any = None) -> Any:
 
 @intrinsic
 def zeros(typing_context: Any, tile: Any) -> Any:
-    """Int32 zeros, a whole tile (R, C). [vpxord]"""
+    """Make a tile (R, C) of int32 zeros. x86: vpxord."""
     kind = Registers(tile.isa, types.int32, tile.rows, tile.vectors)
     return kind(tile), lambda context, builder, signature, args: ir.Constant(context.get_value_type(kind), None)
 
 
 @intrinsic
 def load(typing_context: Any, tile: Any, array: Any, start: Any) -> Any:
-    """One row (1, C): consecutive registers from ``array[start]`` on; four bytes make a lane. [vmovups]"""
+    """Read one row (1, C): consecutive registers from ``array[start]`` on, four bytes a lane. x86: vmovups."""
     lane_elements = 4 // _element_bytes(array)
     kind = Registers(tile.isa, _kind_of(array), 1, tile.vectors)
 
@@ -129,7 +130,7 @@ def load(typing_context: Any, tile: Any, array: Any, start: Any) -> Any:
 
 @intrinsic
 def broadcast(typing_context: Any, tile: Any, array: Any, start: Any, stride: Any) -> Any:
-    """One column (R, 1): row r holds ``array[start + r * stride]`` in every lane; of bytes, four. [vpbroadcastd]"""
+    """Read a column (R, 1): ``array[start + r * stride]`` in all lanes of row r; of bytes, four. x86: vpbroadcastd."""
     _element_bytes(array)
     kind = Registers(tile.isa, _kind_of(array), tile.rows, 1)
 
@@ -146,7 +147,7 @@ def broadcast(typing_context: Any, tile: Any, array: Any, start: Any, stride: An
 
 @intrinsic
 def splat(typing_context: Any, tile: Any, value: Any) -> Any:
-    """One register (1, 1) with a float32 in every lane. [vbroadcastss]"""
+    """Make one register (1, 1) with a float32 in every lane. x86: vbroadcastss."""
     kind = Registers(tile.isa, types.float32, 1, 1)
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -157,7 +158,7 @@ def splat(typing_context: Any, tile: Any, value: Any) -> Any:
 
 @intrinsic
 def load_powers(typing_context: Any, tile: Any, array: Any, start: Any) -> Any:
-    """One row (1, C) of powers of two: byte e becomes ``2.0 ** (e - 127)``. [vpmovzxbd, vpslld]
+    """Read one row (1, C) of powers of two: byte e becomes ``2.0 ** (e - 127)``. x86: vpmovzxbd, vpslld.
 
     A float32 is a sign bit, eight bits of exponent plus 127, and 23 bits of fraction: the byte is the exponent.
     """
@@ -176,7 +177,7 @@ def load_powers(typing_context: Any, tile: Any, array: Any, start: Any) -> Any:
 
 @intrinsic
 def store(typing_context: Any, array: Any, start: Any, stride: Any, registers: Any) -> Any:
-    """Write a grid (R, C): row r from ``array[start + r * stride]`` on. [vmovups]"""
+    """Write a grid (R, C): row r from ``array[start + r * stride]`` on. x86: vmovups."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         for r, row in enumerate(_unpack(builder, args[3], registers)):
@@ -191,7 +192,7 @@ def store(typing_context: Any, array: Any, start: Any, stride: Any, registers: A
 
 @intrinsic
 def prefetch(typing_context: Any, tile: Any, array: Any, start: Any) -> Any:
-    """Ask for the bytes that ``load(tile, array, start)`` will read; past the end is harmless. [prefetcht0]"""
+    """Ask for the bytes that ``load(tile, array, start)`` will read; past the end is harmless. x86: prefetcht0."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         first = builder.bitcast(_address(context, builder, array, args[1], args[2]), I8.as_pointer())
@@ -205,7 +206,7 @@ def prefetch(typing_context: Any, tile: Any, array: Any, start: Any) -> Any:
 
 @intrinsic
 def dot4(typing_context: Any, total: Any, a: Any, b: Any) -> Any:
-    """``total + a . b`` over the four bytes of each lane, exactly, modulo 2**32. [vpdpbusd, or see the table]
+    """Add the four products of bytes in each lane to `total`, exactly, modulo 2**32. x86: vpdpbusd, or see the table.
 
     `a` is unsigned and `b` signed unless ``isa.signed``: see ``tile.flip``.
     """
@@ -214,20 +215,20 @@ def dot4(typing_context: Any, total: Any, a: Any, b: Any) -> Any:
 
 @intrinsic
 def to_float(typing_context: Any, x: Any) -> Any:
-    """Int32 lanes as float32, rounded to nearest. [vcvtdq2ps]"""
+    """Convert int32 lanes to float32, rounded to nearest. x86: vcvtdq2ps."""
     return _lanewise(lambda builder, kind, x: builder.sitofp(x, kind.vector), types.float32)(x)
 
 
 @intrinsic
 def _add(typing_context: Any, x: Any, y: Any) -> Any:
-    """``x + y``. [vpaddd, vaddps]"""
+    """Add lanes: ``x + y``. x86: vpaddd, vaddps."""
     method = "fadd" if x.dtype == types.float32 else "add"
     return _lanewise(lambda builder, kind, x, y: getattr(builder, method)(x, y))(x, y)
 
 
 @intrinsic
 def _multiply(typing_context: Any, x: Any, y: Any) -> Any:
-    """``x * y``, float32. [vmulps]"""
+    """Multiply lanes of float32: ``x * y``. x86: vmulps."""
     return _lanewise(lambda builder, kind, x, y: builder.fmul(x, y))(x, y)
 
 

@@ -16,11 +16,13 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.extending import NativeValue, intrinsic, models, overload_attribute, register_model, unbox
+from numba import extending, types
+from numba.extending import NativeValue, models, overload_attribute, register_model, unbox
 from numpy.typing import NDArray
 
 from cachequant_lib.kernels.isa import InstructionSet
+
+intrinsic: Any = extending.intrinsic  # its annotations describe the function decorated, not the word that it becomes
 
 
 @lru_cache(maxsize=1)
@@ -31,7 +33,7 @@ def source_digest() -> str:
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
-class TileType(types.Type):  # type: ignore[misc]
+class TileType(types.Type):
     """Numba's type of a :class:`Tile`: all that a kernel must know while it is compiled."""
 
     def __init__(self, isa: InstructionSet, rows: int, vectors: int, digest: str) -> None:
@@ -61,6 +63,9 @@ class Tile:
         self.width, self.flip = vectors * isa.lanes, 0 if isa.signed else -128
         self._numba_type_ = TileType(isa, rows, vectors, source_digest())
 
+    def __repr__(self) -> str:
+        return f"Tile({self.isa.name}, {self.rows} x {self.vectors})"
+
     @cached_property
     def half(self) -> "Tile":
         """The tile with half the rows, at least one."""
@@ -87,7 +92,7 @@ def unpack_panels(panels: NDArray[np.int8], num_columns: int, depth: int) -> NDA
     return np.ascontiguousarray(padded[:num_columns, :depth])
 
 
-class Registers(types.Type):  # type: ignore[misc]
+class Registers(types.Type):
     """Numba's type of a grid of registers, each of ``isa.lanes`` int32 or float32 numbers."""
 
     def __init__(self, isa: InstructionSet, dtype: Any, rows: int, columns: int) -> None:
@@ -97,30 +102,31 @@ class Registers(types.Type):  # type: ignore[misc]
 
 
 @register_model(TileType)
-class _TileModel(models.PrimitiveModel):  # type: ignore[misc]
+class _TileModel(models.PrimitiveModel):
     """A tile has nothing to hold at run time; one byte stands for it."""
 
     def __init__(self, manager: Any, fe_type: Any) -> None:
-        super().__init__(manager, fe_type, ir.IntType(8))
+        super().__init__(manager, fe_type, ir.IntType(8))  # type: ignore[no-untyped-call]
 
 
 @register_model(Registers)
-class _RegistersModel(models.PrimitiveModel):  # type: ignore[misc]
+class _RegistersModel(models.PrimitiveModel):
     """An array of vectors, which LLVM takes apart into registers."""
 
     def __init__(self, manager: Any, fe_type: Any) -> None:
-        super().__init__(manager, fe_type, ir.ArrayType(fe_type.vector, fe_type.rows * fe_type.columns))
+        registers = ir.ArrayType(fe_type.vector, fe_type.rows * fe_type.columns)
+        super().__init__(manager, fe_type, registers)  # type: ignore[no-untyped-call]
 
 
-@unbox(TileType)
+@unbox(TileType)  # type: ignore[no-untyped-call]
 def _unbox_tile(typ: Any, value: Any, c: Any) -> Any:
-    return NativeValue(ir.IntType(8)(0))
+    return NativeValue(ir.IntType(8)(0))  # type: ignore[no-untyped-call]
 
 
 def _attribute(name: str) -> None:
     """Let compiled code read a number, or a tile of another shape, from a tile while it is compiled."""
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def reshape(typing_context: Any, tile: Any) -> Any:
         other = getattr(Tile(tile.isa, tile.rows, tile.vectors), name)._numba_type_
         return other(tile), lambda context, builder, signature, args: args[0]
