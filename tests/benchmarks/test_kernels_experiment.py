@@ -1,0 +1,51 @@
+"""The kernel experiment: its arithmetic on made-up times, and one real run on the embedded model."""
+
+import pytest
+
+from benchmarks import kernels, workers
+from benchmarks.kernels import cell, footprint_bytes, table
+
+LIMITS = {"instruction_set": "generic", "instruction": "pmaddwd", "tile_rate": 1e9, "read_bandwidth": 1e6}
+
+
+def test_speed_ups_are_paired_and_shares_are_of_the_limits() -> None:
+    samples = {"mkl": [2.0, 40.0], "int8": [1.0, 10.0]}
+    found = cell(depth=1000, columns=2000, rows=10, num_threads=2, samples=samples, limits=LIMITS)
+    int8 = found["engines"]["int8"]
+    assert int8["speedup_over_base"] == {"median": 3.0, "low": 2.0, "high": 4.0}
+    assert found["engines"]["mkl"]["speedup_over_base"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    assert int8["seconds"]["median"] == 5.5
+    assert int8["share_of_tile_rate"] == pytest.approx(2e7 / 5.5 / 2e9, rel=1e-2)
+    assert int8["share_of_read_bandwidth"] == pytest.approx(2e6 / 5.5 / 1e6, rel=1e-2)  # a byte a weight
+    assert found["engines"]["mkl"]["share_of_read_bandwidth"] == pytest.approx(8e6 / 21 / 1e6, rel=1e-2)  # four
+
+
+def test_weights_rotate_through_more_than_the_largest_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 96 << 20 <= footprint_bytes() <= 1 << 30
+    monkeypatch.setattr("cachequant_lib.machine.machine_info", lambda: {"caches": {"L2": 1 << 20, "L3": 64 << 20}})
+    assert footprint_bytes() == 192 << 20
+    monkeypatch.setattr("cachequant_lib.machine.machine_info", lambda: {"caches": {}})
+    assert footprint_bytes() == 96 << 20
+
+
+@pytest.mark.slow
+def test_every_engine_runs_every_shape_of_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "REST_S", 0.0)
+    monkeypatch.setattr(kernels, "ROWS", (1, 9))
+    monkeypatch.setattr(kernels, "MIN_SAMPLE_S", 0.0)
+    monkeypatch.setattr(kernels, "footprint_bytes", lambda: 1 << 20)
+    said: list[str] = []
+    found = kernels.run("tiny", [1], 2, said.append)
+    part = found["data"]["threads"]["1"]
+    assert [(c["in_features"], c["out_features"], c["rows"]) for c in part["cells"]] == [
+        (k, n, m) for k, n in found["model"]["shapes"] for m in (1, 9)
+    ]
+    assert set(found["model"]["shapes"][0]) == {256}
+    for measured in part["cells"]:
+        slow = {"bfp8_loops"} if measured["rows"] == 9 else set()
+        assert set(measured["engines"]) == set(kernels.LABELS) - slow
+        assert all(len(engine["samples_s"]) == 2 for engine in measured["engines"].values())
+    assert part["limits"]["tile_rate"] > 1e8
+    printed = table({"data": found["data"]})
+    assert "this library, int8" in printed
+    assert any("256 -> 768, 9 rows" in line for line in said)
