@@ -220,6 +220,18 @@ def to_float(typing_context: Any, x: Any) -> Any:
 
 
 @intrinsic
+def sum_lanes(typing_context: Any, x: Any) -> Any:
+    """Add up the int32 lanes of one register (1, 1): a number. x86: a vextract, vpshufd and vpaddd for each halving."""
+    _joint_shape(x, Registers(x.isa, x.dtype, 1, 1))
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        ((register,),) = _unpack(builder, args[0], x)
+        return call(builder, f"llvm.vector.reduce.add.v{x.isa.lanes}i32", I32, [register])
+
+    return types.int32(x), generate
+
+
+@intrinsic
 def _add(typing_context: Any, x: Any, y: Any) -> Any:
     """Add lanes: ``x + y``. x86: vpaddd, vaddps."""
     method = "fadd" if x.dtype == types.float32 else "add"

@@ -9,11 +9,13 @@ LIMITS = {"instruction_set": "generic", "instruction": "pmaddwd", "tile_rate": 1
 
 
 def test_speed_ups_are_paired_and_shares_are_of_the_limits() -> None:
-    samples = {"mkl": [2.0, 40.0], "int8": [1.0, 10.0]}
+    samples = {"mkl": [2.0, 40.0], "blas": [3.0, 5.0], "int8": [1.0, 10.0]}
     found = cell(depth=1000, columns=2000, rows=10, num_threads=2, samples=samples, limits=LIMITS)
     int8 = found["engines"]["int8"]
     assert int8["speedup_over_base"] == {"median": 3.0, "low": 2.0, "high": 4.0}
     assert found["engines"]["mkl"]["speedup_over_base"] == {"median": 1.0, "low": 1.0, "high": 1.0}
+    assert found["fastest_fp32"] == "blas"
+    assert int8["speedup_over_fastest_fp32"] == {"median": 1.75, "low": 0.5, "high": 3.0}
     assert int8["seconds"]["median"] == 5.5
     assert int8["share_of_tile_rate"] == pytest.approx(2e7 / 5.5 / 2e9, rel=1e-2)
     assert int8["share_of_read_bandwidth"] == pytest.approx(2e6 / 5.5 / 1e6, rel=1e-2)  # a byte a weight
