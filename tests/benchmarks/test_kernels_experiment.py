@@ -1,8 +1,13 @@
 """The kernel experiment: its arithmetic on made-up times, and one real run on the embedded model."""
 
-import pytest
+from collections.abc import Iterator
 
-from benchmarks import kernels, workers
+import numba
+import numpy as np
+import pytest
+import torch
+
+from benchmarks import kernels, layers, workers
 from benchmarks.kernels import cell, footprint_bytes, table
 
 LIMITS = {"instruction_set": "generic", "instruction": "pmaddwd", "tile_rate": 1e9, "read_bandwidth": 1e6}
@@ -30,6 +35,36 @@ def test_weights_rotate_through_more_than_the_largest_cache(monkeypatch: pytest.
     assert footprint_bytes() == 96 << 20
 
 
+@pytest.fixture
+def threads_and_gradients() -> Iterator[None]:
+    """Put back what an engine sets for the whole of its process."""
+    before = numba.get_num_threads(), torch.get_num_threads(), torch.is_grad_enabled()
+    yield
+    numba.set_num_threads(before[0])
+    torch.set_num_threads(before[1])
+    torch.set_grad_enabled(before[2])
+
+
+@pytest.mark.usefixtures("threads_and_gradients")
+def test_every_layer_computes_the_same_product() -> None:
+    rng = np.random.default_rng(0)
+    weight, bias = rng.standard_normal((48, 64), np.float32), rng.standard_normal(48, np.float32)
+    x = rng.standard_normal((9, 64), np.float32)
+    truth = x @ weight.T + bias
+    makers = {"torch": layers.TorchBench, "numpy": layers.NumpyBench, "library": layers.LibraryBench}
+    results = {}
+    for name in kernels.LABELS:
+        bench = makers[kernels.PROCESS.get(name, "library")](1, 0)
+        layer, nbytes, clone = bench._make(name, weight, bias)
+        assert nbytes > 0
+        results[name], copied = (
+            np.asarray(torch.as_tensor(f(bench._input(name, x))).float()) for f in (layer, clone())
+        )
+        assert (results[name] == copied).all(), name
+        assert np.abs(results[name] - truth).max() < (1e-4 if "fp32" in kernels.LABELS[name] else 0.5), name
+    assert all((results[name] == results["int8"]).all() for name in results if name.startswith("rung"))
+
+
 @pytest.mark.slow
 def test_every_engine_runs_every_shape_of_the_embedded_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "REST_S", 0.0)
@@ -44,7 +79,7 @@ def test_every_engine_runs_every_shape_of_the_embedded_model(monkeypatch: pytest
     ]
     assert set(found["model"]["shapes"][0]) == {256}
     for measured in part["cells"]:
-        slow = {"bfp8_loops"} if measured["rows"] == 9 else set()
+        slow = {"bfp8_loops", "rung_0", "rung_1"} if measured["rows"] == 9 else set()
         assert set(measured["engines"]) == set(kernels.LABELS) - slow
         assert all(len(engine["samples_s"]) == 2 for engine in measured["engines"].values())
     assert part["limits"]["tile_rate"] > 1e8
