@@ -23,6 +23,7 @@ MAGNITUDE = np.int32(0x7FFFFFFF)  # all bits of a float32 but its sign; without 
 NOT_FINITE = 0x7F800000  # bit pattern of infinity; those of NaN are larger
 LARGEST_POWER = 0x7F000000  # bit pattern of 2**127
 SMALL, LARGE = np.float32(2.0**-100), np.float32(2.0**100)  # scales between these have a float32 inverse
+WORTH_SHARING = 1 << 16  # with fewer values than this, one thread is done before a second has woken up
 STEPS = 127 * 127  # a product of two codes counts in units of scale * scale / 127**2
 
 
@@ -79,7 +80,29 @@ def _block_scales(bits, scales):  # type: ignore[no-untyped-def]
     return peak
 
 
-@cached_njit(parallel=True, error_model="numpy")
+@njit(error_model="numpy")
+def _quantize_row_int8(row, bits, flip, codes, peaks, steps, i):  # type: ignore[no-untyped-def]
+    """Write the codes, the peak and the step of row `i`."""
+    peaks[i] = _largest_bits(bits, 0, row.size)
+    scale = peaks.view(np.float32)[i]
+    steps[i] = np.float32(np.float64(scale) / STEPS)
+    inverse = np.float32(127.0 / np.float64(scale))
+    for start in range(0, row.size, STRETCH):
+        _round_codes(row, scale, inverse, flip, start, min(start + STRETCH, row.size), codes)
+    codes[row.size :] = flip
+
+
+@njit(error_model="numpy")
+def _quantize_row_bfp8(row, bits, flip, codes, powers, starts, peaks, i):  # type: ignore[no-untyped-def]
+    """Write the mantissas, powers and starts of one row, and the peak of row `i`."""
+    peaks[i] = _block_scales(bits, powers)
+    for b in range(powers.size):
+        _round_codes(row, powers[b], np.float32(127.0) / powers[b], np.int8(0), b * BLOCK, (b + 1) * BLOCK, codes)
+    for b in range(powers.size):
+        starts[b] = np.int32(_sum_codes(codes, b * BLOCK, (b + 1) * BLOCK) * np.int32(flip))
+
+
+@cached_njit(parallel=True)
 def quantize_rows_int8(tile: Any, x: NDArray[np.float32], codes: NDArray[np.int8], steps: NDArray[np.float32]) -> int:
     """Quantise each row of `x` for :func:`multiply_int8`.
 
@@ -98,27 +121,23 @@ def quantize_rows_int8(tile: Any, x: NDArray[np.float32], codes: NDArray[np.int8
         Bit pattern of the largest magnitude in `x`. From ``NOT_FINITE`` on, `x` holds a NaN or an infinity, and what
         was written means nothing.
     """
-    num_rows, depth = x.shape
-    bits, flip = x.view(np.int32), np.int8(tile.flip)
-    peaks = np.empty(num_rows, np.int32)
-    scales = peaks.view(np.float32)
-    for i in numba.prange(num_rows):  # type: ignore[no-untyped-call,attr-defined]
-        row, row_codes = x[i], codes[i]
-        peaks[i] = _largest_bits(bits[i], 0, depth)
-        steps[i] = np.float32(np.float64(scales[i]) / STEPS)
-        inverse = np.float32(127.0 / np.float64(scales[i]))
-        for start in range(0, depth, STRETCH):
-            _round_codes(row, scales[i], inverse, flip, start, min(start + STRETCH, depth), row_codes)
-        row_codes[depth:] = flip
+    num_rows = x.shape[0]
+    bits, flip, peaks = x.view(np.int32), np.int8(tile.flip), np.zeros(num_rows, np.int32)
+    if x.size < WORTH_SHARING:
+        for i in range(num_rows):
+            _quantize_row_int8(x[i], bits[i], flip, codes[i], peaks, steps, i)
+    else:
+        for i in numba.prange(num_rows):  # type: ignore[no-untyped-call,attr-defined]
+            _quantize_row_int8(x[i], bits[i], flip, codes[i], peaks, steps, i)
     return int(peaks.max()) if num_rows else 0
 
 
-@cached_njit(parallel=True, error_model="numpy")
+@cached_njit(parallel=True)
 def quantize_rows_bfp8(
     tile: Any,
     x: NDArray[np.float32],
     codes: NDArray[np.int8],
-    scales: NDArray[np.float32],
+    powers: NDArray[np.float32],
     starts: NDArray[np.int32],
 ) -> int:
     """Quantise each row of `x` in blocks of 32 for :func:`multiply_bfp8`.
@@ -129,7 +148,7 @@ def quantize_rows_bfp8(
     x : float32, shape (M, K), C-contiguous, K a multiple of 32
     codes : int8, shape (M, K)
         Written: the mantissas.
-    scales : float32, shape (M, K / 32)
+    powers : float32, shape (M, K / 32)
         Written: two to the exponent of the block.
     starts : int32, shape (M, K / 32)
         Written: ``tile.flip`` times the sum of the block's mantissas, which undoes the 128 added to each weight.
@@ -140,14 +159,12 @@ def quantize_rows_bfp8(
         Bit pattern of the largest magnitude in `x`. Above ``LARGEST_POWER``, that of 2**127, no exponent fits and
         what was written means nothing.
     """
-    num_rows, num_blocks = scales.shape
+    num_rows = x.shape[0]
     bits, peaks = x.view(np.int32), np.zeros(num_rows, np.int32)
-    for i in numba.prange(num_rows):  # type: ignore[no-untyped-call,attr-defined]
-        peaks[i] = _block_scales(bits[i], scales[i])
-        row, row_codes, row_starts = x[i], codes[i], starts[i]
-        for b in range(num_blocks):
-            inverse = np.float32(127.0) / scales[i, b]
-            _round_codes(row, scales[i, b], inverse, np.int8(0), b * BLOCK, (b + 1) * BLOCK, row_codes)
-        for b in range(num_blocks):
-            row_starts[b] = np.int32(_sum_codes(row_codes, b * BLOCK, (b + 1) * BLOCK) * np.int32(tile.flip))
+    if x.size < WORTH_SHARING:
+        for i in range(num_rows):
+            _quantize_row_bfp8(x[i], bits[i], tile.flip, codes[i], powers[i], starts[i], peaks, i)
+    else:
+        for i in numba.prange(num_rows):  # type: ignore[no-untyped-call,attr-defined]
+            _quantize_row_bfp8(x[i], bits[i], tile.flip, codes[i], powers[i], starts[i], peaks, i)
     return int(peaks.max()) if num_rows else 0

@@ -87,11 +87,12 @@ def test_any_numbers(isa, x, data):
     check_bfp8(isa, x)
 
 
-def test_a_million_values_without_a_difference(isa):
+def test_a_million_values_without_a_difference_on_any_number_of_threads(isa, each_thread_count):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((256, 4096)).astype(np.float32)
-    check_int8(isa, x)
-    check_bfp8(isa, x)
+    for _count in each_thread_count():
+        check_int8(isa, x)
+        check_bfp8(isa, x)
 
 
 @pytest.mark.parametrize("bad", [np.nan, -np.nan, np.inf, -np.inf])
