@@ -178,6 +178,8 @@ def load_powers(typing_context: Any, tile: Any, array: Any, start: Any) -> Any:
 @intrinsic
 def store(typing_context: Any, array: Any, start: Any, stride: Any, registers: Any) -> Any:
     """Write a grid (R, C): row r from ``array[start + r * stride]`` on. x86: vmovups."""
+    if _element_bytes(array) != 4 or _kind_of(array) != registers.dtype:
+        raise TypingError(f"cannot store {registers} in {array}")  # type: ignore[no-untyped-call]
 
     def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         for r, row in enumerate(_unpack(builder, args[3], registers)):

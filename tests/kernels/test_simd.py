@@ -108,6 +108,19 @@ def test_other_arrays_do_not_compile(isa, array):
         load_one(Tile(isa, 1, 1), array)
 
 
+@njit
+def store_into(tile, array):
+    simd.store(array, 0, 0, simd.zeros(tile))
+
+
+@EACH
+def test_lanes_are_not_stored_as_something_else(isa):
+    store_into(Tile(isa, 1, 1), np.zeros(99, np.int32))
+    for array in (np.zeros(99, np.float32), np.zeros(999, np.int8)):
+        with pytest.raises(numba.TypingError, match="cannot store Registers"):
+            store_into(Tile(isa, 1, 1), array)
+
+
 @EACH
 def test_the_kernel_holds_the_instruction_and_keeps_its_tile_in_registers(isa):
     tile = Tile(isa, *isa.int8_tile)
