@@ -121,7 +121,7 @@ class LibraryBench(Bench):
             other._packed = type(layer._packed)(*(part.copy() for part in layer._packed))
             return other
 
-        return layer, layer.nbytes, clone
+        return layer, layer.packed_nbytes, clone
 
     def limits(self) -> dict[str, Any]:
         """The instruction set, multiply-adds a second of one thread's tile in the cache, and bytes read a second."""

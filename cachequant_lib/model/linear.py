@@ -126,7 +126,12 @@ class Int8Linear(Linear):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored weight and bias: codes, scales and where the sums start, padded to whole panels."""
+        """Bytes of the weight and bias in their format, the same on every CPU."""
+        return self.out_features * (self.in_features + 4 + 4)  # a code a weight, a scale and a bias an output
+
+    @property
+    def packed_nbytes(self) -> int:
+        """Bytes held on this CPU: four more an output, and outputs padded to whole panels."""
         return self._packed.nbytes
 
     def bits_per_weight(self) -> float:
@@ -167,7 +172,13 @@ class BFP8Linear(Linear):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored weight and bias: mantissas and exponents, padded to whole panels."""
+        """Bytes of the weight and bias in their format, the same on every CPU."""
+        num_blocks = self.in_features // bfp8.BLOCK
+        return self.out_features * (self.in_features + num_blocks + 4)  # a mantissa, an exponent a block, a bias
+
+    @property
+    def packed_nbytes(self) -> int:
+        """Bytes held on this CPU: outputs are padded to whole panels."""
         return self._packed.nbytes
 
     def bits_per_weight(self) -> float:

@@ -111,9 +111,11 @@ def test_scales_lie_along_the_outputs(case):
 def test_bits_and_bytes(case):
     _, weight, bias = case
     assert cq.Float32Linear(weight, bias).nbytes == 4 * 40 * 97
-    # packed: a start beside each scale, and the 40 outputs padded to whole panels, 48 on the widest CPU
-    assert 40 * (96 + 4 + 4 + 4) <= cq.Int8Linear(weight, bias).nbytes <= 48 * (96 + 4 + 4 + 4)
-    assert 40 * (96 + 3 + 4) <= cq.BFP8Linear(weight, bias).nbytes <= 48 * (96 + 3 + 4)
+    int8, bfp8 = cq.Int8Linear(weight, bias), cq.BFP8Linear(weight, bias)
+    assert int8.nbytes == 40 * (96 + 4 + 4)
+    assert bfp8.nbytes == 40 * (96 + 3 + 4)
+    assert 40 * (96 + 4 + 4 + 4) <= int8.packed_nbytes <= 48 * (96 + 4 + 4 + 4)  # panels hold 48 outputs at the most
+    assert 40 * (96 + 3 + 4) <= bfp8.packed_nbytes <= 48 * (96 + 3 + 4)
     assert cq.Int8Linear(weight).bits_per_weight() == 8 + 32 / 96
     assert cq.BFP8Linear(weight).bits_per_weight() == 8.25
     assert SchemeLinear(weight, scheme=cq.Scheme(32, "exact")).bits_per_weight() == 9.0

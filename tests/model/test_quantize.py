@@ -55,7 +55,7 @@ def test_one_scale_for_a_whole_tensor_is_worse(tiny):
 def test_a_quarter_of_the_bytes_in_the_linears(tiny):
     fp32 = sum(layer.nbytes for layer in linears(tiny))
     int8 = sum(layer.nbytes for layer in linears(cq.quantize_model(tiny, "int8")))
-    assert 3.6 < fp32 / int8 < 4.0  # less than four: scales, and outputs padded to whole panels
+    assert 3.8 < fp32 / int8 < 4.0
 
 
 def test_the_head_is_a_choice_of_its_own(tiny):
