@@ -36,7 +36,7 @@ class Linear(ABC):
             raise FormatError(f"expected a weight (N, K), got shape {weight.shape}")
         if bias is not None and bias.shape != weight.shape[:1]:
             raise FormatError(f"expected a bias of shape ({len(weight)},), got {bias.shape}")
-        self.out_features, self.in_features = weight.shape
+        self.out_features, self.in_features = map(int, weight.shape)
         self.bias = np.zeros(len(weight), np.float32) if bias is None else bias.astype(np.float32, copy=False)
 
     def __call__(self, x: FloatArray) -> FloatArray:
