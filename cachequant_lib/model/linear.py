@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from cachequant_lib.errors import FormatError
 from cachequant_lib.formats import BFP8Tensor, Int8Tensor, Scheme, quantize_bfp8, quantize_int8
+from cachequant_lib.formats.scheme import check_values
 from cachequant_lib.kernels import bfp8, int8, loops
 from cachequant_lib.kernels.isa import best_instruction_set
 from cachequant_lib.kernels.quantize import LARGEST_POWER, NOT_FINITE
@@ -119,8 +120,7 @@ class Int8Linear(Linear):
 
     def _apply(self, x: FloatArray) -> FloatArray:
         out = np.empty((len(x), self.out_features), np.float32)
-        rows = np.require(x, np.float32, ["C", "W"])
-        if int8.linear_int8(self._tile, rows, self._packed, out) >= NOT_FINITE:
+        if int8.linear_int8(self._tile, _kernel_input(x), self._packed, out) >= NOT_FINITE:
             quantize_int8(x)  # raises, and says what is wrong
         return out
 
@@ -165,8 +165,7 @@ class BFP8Linear(Linear):
 
     def _apply(self, x: FloatArray) -> FloatArray:
         out = np.empty((len(x), self.out_features), np.float32)
-        rows = np.require(x, np.float32, ["C", "W"])
-        if bfp8.linear_bfp8(self._tile, rows, self._packed, out) > LARGEST_POWER:
+        if bfp8.linear_bfp8(self._tile, _kernel_input(x), self._packed, out) > LARGEST_POWER:
             quantize_bfp8(x)  # raises, and says what is wrong
         return out
 
@@ -275,6 +274,11 @@ def matmul_bfp8(x: BFP8Tensor, weight: BFP8Tensor, bias: FloatArray | None = Non
     x_scales, weight_scales = np.ldexp(1.0, x.exponents), np.ldexp(1.0, weight.exponents)
     loops.matmul_bfp8(x.mantissas, x_scales, weight.mantissas, weight_scales, bias, out)
     return out
+
+
+def _kernel_input(x: FloatArray) -> FloatArray:
+    """Return `x` as the one kind of array that the packed kernels are compiled for."""
+    return np.require(x if x.dtype == np.float32 else check_values(x), np.float32, ["C", "W"])
 
 
 def _check_matmul(x: NDArray[np.int8], weight: NDArray[np.int8], bias: FloatArray | None) -> FloatArray:

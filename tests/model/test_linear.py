@@ -164,6 +164,15 @@ def test_nan_is_refused_before_the_kernel(layer, case):
         layer(weight, bias)(x)
 
 
+@pytest.mark.parametrize("layer", [cq.Int8Linear, cq.BFP8Linear])
+def test_only_real_numbers_are_multiplied(layer, case):
+    x, weight, bias = case
+    linear = layer(weight, bias)
+    with pytest.raises(cq.FormatError, match="expected real numbers, got an array of complex64"):
+        linear(x.astype(np.complex64))
+    assert (linear(np.ones((2, 96), int)) == linear(np.ones((2, 96), np.float32))).all()
+
+
 def test_bfp8_refuses_rows_that_do_not_divide():
     with pytest.raises(cq.FormatError, match="a row of 33 values does not divide into blocks of 32"):
         cq.BFP8Linear(np.zeros((4, 33), np.float32))
