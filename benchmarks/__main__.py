@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import baseline, combined, eviction, multiturn, oneshot, prefix, records, stress
+from benchmarks import baseline, combined, eviction, kernels, multiturn, oneshot, prefix, records, stress
 from cachequant_lib.errors import CacheQuantError
 from cachequant_lib.machine import machine_info, machine_slug, timing_traps
 from cachequant_lib.results import load_result
@@ -24,6 +24,7 @@ EXPERIMENTS = {
     "baseline": baseline,
     "prefix": prefix,
     "eviction": eviction,
+    "kernels": kernels,
     "oneshot": oneshot,
     "multiturn": multiturn,
     "combined": combined,

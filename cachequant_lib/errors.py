@@ -7,6 +7,7 @@ __all__ = [
     "CheckpointError",
     "ContextLengthError",
     "FormatError",
+    "InstructionSetError",
     "MeasurementError",
     "ModelNotFoundError",
     "ResultError",
@@ -52,3 +53,7 @@ class ResultError(CacheQuantError, ValueError):
 
 class MeasurementError(CacheQuantError, ValueError):
     """A timing was asked for that cannot be taken, paired or summarised."""
+
+
+class InstructionSetError(CacheQuantError, ValueError):
+    """The instruction set that was asked for is unknown, or not one that this process may use."""

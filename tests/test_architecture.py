@@ -159,9 +159,12 @@ def stale_cache_risks(source: str) -> list[str]:
     Numba recompiles when the file of the function changes, and for no other reason. So a compiled function may use
     its own arguments, NumPy, Numba and `math`, other compiled functions of the same file, and constants written out in
     the same file; never a name imported from ours, and never something that can be changed after it was compiled.
+    Numba also recompiles for another type of an argument, and the type of a `tile` names the source of all kernels: a
+    function that takes one may use whatever lies in their folder.
     """
     tree, found = ast.parse(source), []
     values: dict[str, bool] = {}  # module-level name -> whether the cache follows it
+    in_tile: set[str] = set()  # names whose source the type of a tile follows
     for node in tree.body:
         if isinstance(node, ast.FunctionDef):
             values[node.name] = is_jitted(node) or any("intrinsic" in ast.unparse(d) for d in node.decorator_list)
@@ -170,6 +173,8 @@ def stale_cache_risks(source: str) -> list[str]:
         elif isinstance(node, ast.ImportFrom):
             outside = node.level == 0 and not (node.module or "").startswith(OURS)
             values.update({a.asname or a.name: outside for a in node.names})
+            if (node.module or "").startswith(f"{OURS}.kernels."):
+                in_tile.update(a.asname or a.name for a in node.names)
         elif isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             parts = list(ast.walk(node.value))
             names = {n.id for n in parts if isinstance(n, ast.Name)}
@@ -182,10 +187,11 @@ def stale_cache_risks(source: str) -> list[str]:
     for function in ast.walk(tree):
         if not (isinstance(function, ast.FunctionDef) and is_jitted(function)):
             continue
+        safe = known | in_tile if "tile" in {argument.arg for argument in function.args.args} else known
         for node in (n for statement in function.body for n in ast.walk(statement)):
             if isinstance(node, ast.Global | ast.Nonlocal):
                 found.append(f"line {node.lineno}: {function.name} declares {node.names}")
-            elif isinstance(node, ast.Name) and node.id in values and node.id not in known:
+            elif isinstance(node, ast.Name) and node.id in values and node.id not in safe:
                 found.append(f"line {node.lineno}: {function.name} uses {node.id}, which its cache does not follow")
     return found
 
@@ -249,6 +255,7 @@ def test_size_rule_counts_code_only() -> None:
         "def plain(a):\n    return a\n@cached_njit()\ndef f(a):\n    return plain(a)",
         "import cachequant_lib.formats as formats\n@njit\ndef f(a):\n    return formats.G",
         "n = 0\n@njit\ndef f(a):\n    global n\n    n = 1",
+        "from cachequant_lib.formats.int8 import f\n@njit\ndef g(tile, a):\n    return f(a)",
         "LIMIT = other.LIMIT\n@njit\ndef f(a):\n    return LIMIT",
     ],
 )
@@ -260,7 +267,8 @@ def test_cache_rule_accepts_what_numba_follows() -> None:
     source = (
         "import math\nimport numpy as np\nG = 32\nPAIR = (1, G)\nHALF = np.float32(0.5)\n"
         "@njit(inline='always')\ndef g(a):\n    return a\n"
-        "@cached_njit()\ndef f(a):\n    return g(a) + G + HALF + PAIR[0] + math.pi + np.float32(1)"
+        "@cached_njit()\ndef f(a):\n    return g(a) + G + HALF + PAIR[0] + math.pi + np.float32(1)\n"
+        "from cachequant_lib.kernels.simd import load\n@njit\ndef h(tile, a):\n    return load(tile, a)"
     )
     assert stale_cache_risks(source) == []
 

@@ -35,6 +35,45 @@ def matmul_bfp8_ref(
     return _matmul_ref(a_mantissas, a_scales, b_mantissas, b_scales, bias)
 
 
+def linear_int8_ref(
+    a_codes: NDArray[np.int8],
+    a_scales: NDArray[np.float32],
+    b_codes: NDArray[np.int8],
+    b_scales: NDArray[np.float32],
+    bias: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Compute what the packed int8 kernel does, operation by operation: exact sums, then float32.
+
+    Shapes as for :func:`matmul_int8_ref`, from which it differs by at most five roundings to float32 of the product
+    and one of the sum.
+    """
+    steps = (a_scales.astype(np.float64) / (127 * 127)).astype(np.float32)  # (M,)
+    sums = a_codes.astype(np.int64) @ b_codes.astype(np.int64).T  # (M, N)
+    return sums.astype(np.float32) * b_scales * steps[:, None] + bias
+
+
+def linear_bfp8_ref(
+    a_mantissas: NDArray[np.int8],
+    a_exponents: NDArray[np.int32],
+    b_mantissas: NDArray[np.int8],
+    b_exponents: NDArray[np.int32],
+    bias: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Compute what the packed BFP8 kernel does, operation by operation: exact sums of a block, then float32.
+
+    Shapes as for :func:`matmul_bfp8_ref`, from which it differs by the rounding of K / 32 additions, of the product
+    with 1 / 127**2, and of the bias.
+    """
+    num_blocks = a_exponents.shape[1]
+    a_blocks = np.split(a_mantissas.astype(np.int64), num_blocks, axis=1)  # (M, K) -> K/32 of (M, 32)
+    b_blocks = np.split(b_mantissas.astype(np.int64), num_blocks, axis=1)  # (N, K) -> K/32 of (N, 32)
+    a_powers, b_powers = np.ldexp(np.float32(1), a_exponents), np.ldexp(np.float32(1), b_exponents)
+    total = np.zeros((len(a_mantissas), len(b_mantissas)), np.float32)
+    for g, (a, b) in enumerate(zip(a_blocks, b_blocks, strict=True)):
+        total += (a @ b.T).astype(np.float32) * b_powers[None, :, g] * a_powers[:, g, None]
+    return total * np.float32(1 / (127 * 127)) + bias
+
+
 def _matmul_ref(
     a_codes: NDArray[np.int8],
     a_scales: NDArray[np.float64],

@@ -231,9 +231,9 @@ def _digest(digest: "hashlib.blake2b", name: str, part: Any) -> None:
         for index, item in enumerate(part):
             _digest(digest, f"{name}.{index}", item)
     elif isinstance(part, Linear) or is_dataclass(part):
-        keys = vars(part) if isinstance(part, Linear) else [field.name for field in fields(part)]
+        content = part.content() if isinstance(part, Linear) else {f.name: getattr(part, f.name) for f in fields(part)}
         digest.update(f"{name}:{type(part).__name__}".encode())
-        for key in keys:
-            _digest(digest, f"{name}.{key}", getattr(part, key))
+        for key, value in content.items():
+            _digest(digest, f"{name}.{key}", value)
     else:
         digest.update(f"{name}:{part!r}".encode())

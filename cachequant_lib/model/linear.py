@@ -5,14 +5,18 @@ integers; the weight is quantised once, when the layer is made.
 """
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachequant_lib.errors import FormatError
 from cachequant_lib.formats import BFP8Tensor, Int8Tensor, Scheme, quantize_bfp8, quantize_int8
-from cachequant_lib.kernels import loops
+from cachequant_lib.formats.scheme import check_values
+from cachequant_lib.kernels import bfp8, int8, loops
+from cachequant_lib.kernels.isa import best_instruction_set
+from cachequant_lib.kernels.quantize import LARGEST_POWER, NOT_FINITE
+from cachequant_lib.kernels.tiles import Tile
 
 FloatArray = NDArray[np.float32]
 
@@ -33,7 +37,7 @@ class Linear(ABC):
             raise FormatError(f"expected a weight (N, K), got shape {weight.shape}")
         if bias is not None and bias.shape != weight.shape[:1]:
             raise FormatError(f"expected a bias of shape ({len(weight)},), got {bias.shape}")
-        self.out_features, self.in_features = weight.shape
+        self.out_features, self.in_features = map(int, weight.shape)
         self.bias = np.zeros(len(weight), np.float32) if bias is None else bias.astype(np.float32, copy=False)
 
     def __call__(self, x: FloatArray) -> FloatArray:
@@ -53,6 +57,10 @@ class Linear(ABC):
     @abstractmethod
     def bits_per_weight(self) -> float:
         """Storage of one weight in bits, its share of the scales included."""
+
+    def content(self) -> dict[str, Any]:
+        """Return what the layer computes with, by name: a model's fingerprint is taken of it."""
+        return vars(self)
 
     def describe(self) -> str:
         """One line: shape, arithmetic and storage."""
@@ -85,58 +93,96 @@ class Float32Linear(Linear):
 
 
 class Int8Linear(Linear):
-    """int8 weight with one exact scale an output channel, int8 input with one a token; integers multiplied exactly."""
+    """int8 weight with one exact scale an output channel, int8 input with one a token; integers multiplied exactly.
+
+    The weight is kept once, packed for the best instruction set of this CPU; `tensor` unpacks it. The sums of products
+    are scaled in float32, the same way on every CPU and for any number of rows: see :mod:`cachequant_lib.kernels.int8`.
+    """
 
     arithmetic = "true integer"
 
     def __init__(self, weight: FloatArray, bias: FloatArray | None = None) -> None:
         super().__init__(weight, bias)
         _check_sum_length(self.in_features)
-        self.tensor = quantize_int8(weight)
-        self._scales = self.tensor.scales.astype(np.float64)
+        tensor, isa = quantize_int8(weight), best_instruction_set()
+        self._tile = Tile(isa, *isa.int8_tile)
+        self._packed = int8.pack_int8(self._tile, tensor.codes, tensor.scales, self.bias)
+        self.bias = self._packed.bias[: self.out_features]
+
+    @property
+    def tensor(self) -> Int8Tensor:
+        """The weight's codes (N, K) and scales (N,), unpacked: a copy."""
+        return Int8Tensor(*int8.unpack_int8(self._packed, self.out_features, self.in_features))
+
+    def content(self) -> dict[str, Any]:
+        """Return the unpacked weight and the bias, which are the same on every CPU."""
+        return {"tensor": self.tensor, "bias": self.bias}
 
     def _apply(self, x: FloatArray) -> FloatArray:
-        codes = quantize_int8(x)
         out = np.empty((len(x), self.out_features), np.float32)
-        x_scales = codes.scales.astype(np.float64)
-        loops.matmul_int8(codes.codes, x_scales, self.tensor.codes, self._scales, self.bias, out)
+        if int8.linear_int8(self._tile, _kernel_input(x), self._packed, out) >= NOT_FINITE:
+            quantize_int8(x)  # raises, and says what is wrong
         return out
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored weight and bias."""
-        return self.tensor.nbytes + self.bias.nbytes
+        """Bytes of the weight and bias in their format, the same on every CPU."""
+        return self.out_features * (self.in_features + 4 + 4)  # a code a weight, a scale and a bias an output
+
+    @property
+    def packed_nbytes(self) -> int:
+        """Bytes held on this CPU: four more an output, and outputs padded to whole panels."""
+        return self._packed.nbytes
 
     def bits_per_weight(self) -> float:
         """8 and a share of the row's float32 scale."""
-        return self.tensor.bits_per_value
+        return Scheme("row", "exact").bits_per_value(self.in_features)
 
 
 class BFP8Linear(Linear):
-    """BFP8 weight and input, one power-of-two scale for 32 values; integers multiplied exactly block by block."""
+    """BFP8 weight and input, one power-of-two scale for 32 values; integers multiplied exactly block by block.
+
+    Packed and scaled as :class:`Int8Linear` is: see :mod:`cachequant_lib.kernels.bfp8`.
+    """
 
     arithmetic = "true integer"
 
     def __init__(self, weight: FloatArray, bias: FloatArray | None = None) -> None:
         super().__init__(weight, bias)
-        self.tensor = quantize_bfp8(weight)
-        self._scales = np.ldexp(1.0, self.tensor.exponents)
+        tensor, isa = quantize_bfp8(weight), best_instruction_set()
+        self._tile = Tile(isa, *isa.bfp8_tile)
+        self._packed = bfp8.pack_bfp8(self._tile, tensor.mantissas, tensor.exponents, self.bias)
+        self.bias = self._packed.bias[: self.out_features]
+
+    @property
+    def tensor(self) -> BFP8Tensor:
+        """The weight's mantissas (N, K) and exponents (N, K / 32), unpacked: a copy."""
+        return BFP8Tensor(*bfp8.unpack_bfp8(self._tile, self._packed, self.out_features, self.in_features))
+
+    def content(self) -> dict[str, Any]:
+        """Return the unpacked weight and the bias, which are the same on every CPU."""
+        return {"tensor": self.tensor, "bias": self.bias}
 
     def _apply(self, x: FloatArray) -> FloatArray:
-        blocks = quantize_bfp8(x)
         out = np.empty((len(x), self.out_features), np.float32)
-        x_scales = np.ldexp(1.0, blocks.exponents)
-        loops.matmul_bfp8(blocks.mantissas, x_scales, self.tensor.mantissas, self._scales, self.bias, out)
+        if bfp8.linear_bfp8(self._tile, _kernel_input(x), self._packed, out) > LARGEST_POWER:
+            quantize_bfp8(x)  # raises, and says what is wrong
         return out
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored weight and bias."""
-        return self.tensor.nbytes + self.bias.nbytes
+        """Bytes of the weight and bias in their format, the same on every CPU."""
+        num_blocks = self.in_features // bfp8.BLOCK
+        return self.out_features * (self.in_features + num_blocks + 4)  # a mantissa, an exponent a block, a bias
+
+    @property
+    def packed_nbytes(self) -> int:
+        """Bytes held on this CPU: outputs are padded to whole panels."""
+        return self._packed.nbytes
 
     def bits_per_weight(self) -> float:
         """8 and a share of the block's exponent."""
-        return self.tensor.bits_per_value
+        return Scheme(bfp8.BLOCK, "pow2").bits_per_value(self.in_features)
 
 
 class SchemeLinear(Linear):
@@ -228,6 +274,11 @@ def matmul_bfp8(x: BFP8Tensor, weight: BFP8Tensor, bias: FloatArray | None = Non
     x_scales, weight_scales = np.ldexp(1.0, x.exponents), np.ldexp(1.0, weight.exponents)
     loops.matmul_bfp8(x.mantissas, x_scales, weight.mantissas, weight_scales, bias, out)
     return out
+
+
+def _kernel_input(x: FloatArray) -> FloatArray:
+    """Return `x` as the one kind of array that the packed kernels are compiled for."""
+    return np.require(x if x.dtype == np.float32 else check_values(x), np.float32, ["C", "W"])
 
 
 def _check_matmul(x: NDArray[np.int8], weight: NDArray[np.int8], bias: FloatArray | None) -> FloatArray:

@@ -71,6 +71,33 @@ def test_layers_keep_nothing_of_the_callers_weight(case):
     assert (linear(x) == y).all()
 
 
+@pytest.mark.parametrize(("layer", "quantize"), [(cq.Int8Linear, cq.quantize_int8), (cq.BFP8Linear, cq.quantize_bfp8)])
+def test_the_packed_weight_can_be_looked_at(layer, quantize, case):
+    _, weight, bias = case
+    linear, expected = layer(weight, bias), quantize(weight)
+    for name in vars(expected):
+        assert (getattr(linear.tensor, name) == getattr(expected, name)).all(), name
+    assert (linear.bias == bias).all()
+
+
+@pytest.mark.parametrize("layer", [cq.Int8Linear, cq.BFP8Linear])
+def test_layers_agree_with_the_exact_product_of_their_operands(layer, case):
+    x, weight, bias = case
+    linear = layer(weight, bias)
+    quantize, multiply = (cq.quantize_int8, matmul_int8) if layer is cq.Int8Linear else (cq.quantize_bfp8, matmul_bfp8)
+    np.testing.assert_allclose(linear(x), multiply(quantize(x), linear.tensor, bias), rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_any_memory_layout_of_the_input(layer, case):
+    x, weight, bias = case
+    linear = layer(weight, bias)
+    frozen = x.copy()
+    frozen.flags.writeable = False
+    for same in (np.asfortranarray(x), x.astype(np.float64), np.repeat(x, 2, axis=1)[:, ::2], frozen):
+        np.testing.assert_allclose(linear(same), linear(x), rtol=1e-5, atol=1e-5)
+
+
 def test_scales_lie_along_the_outputs(case):
     _, weight, _ = case
     linear = cq.Int8Linear(weight)
@@ -84,8 +111,11 @@ def test_scales_lie_along_the_outputs(case):
 def test_bits_and_bytes(case):
     _, weight, bias = case
     assert cq.Float32Linear(weight, bias).nbytes == 4 * 40 * 97
-    assert cq.Int8Linear(weight, bias).nbytes == 40 * (96 + 4 + 4)
-    assert cq.BFP8Linear(weight, bias).nbytes == 40 * (96 + 3 + 4)
+    int8, bfp8 = cq.Int8Linear(weight, bias), cq.BFP8Linear(weight, bias)
+    assert int8.nbytes == 40 * (96 + 4 + 4)
+    assert bfp8.nbytes == 40 * (96 + 3 + 4)
+    assert 40 * (96 + 4 + 4 + 4) <= int8.packed_nbytes <= 48 * (96 + 4 + 4 + 4)  # panels hold 48 outputs at the most
+    assert 40 * (96 + 3 + 4) <= bfp8.packed_nbytes <= 48 * (96 + 3 + 4)
     assert cq.Int8Linear(weight).bits_per_weight() == 8 + 32 / 96
     assert cq.BFP8Linear(weight).bits_per_weight() == 8.25
     assert SchemeLinear(weight, scheme=cq.Scheme(32, "exact")).bits_per_weight() == 9.0
@@ -132,6 +162,15 @@ def test_nan_is_refused_before_the_kernel(layer, case):
     x[2, 3] = np.nan
     with pytest.raises(cq.FormatError, match="not finite"):
         layer(weight, bias)(x)
+
+
+@pytest.mark.parametrize("layer", [cq.Int8Linear, cq.BFP8Linear])
+def test_only_real_numbers_are_multiplied(layer, case):
+    x, weight, bias = case
+    linear = layer(weight, bias)
+    with pytest.raises(cq.FormatError, match="expected real numbers, got an array of complex64"):
+        linear(x.astype(np.complex64))
+    assert (linear(np.ones((2, 96), int)) == linear(np.ones((2, 96), np.float32))).all()
 
 
 def test_bfp8_refuses_rows_that_do_not_divide():

@@ -1,0 +1,87 @@
+"""No kernel reads or writes past the end of an array: each one ends where a forbidden page begins.
+
+Vector words check no index. Here each operand lies against a page that the operating system lets nobody touch, in a
+process of its own: a single byte too far ends it with a signal.
+"""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cachequant_lib.kernels.isa import usable_instruction_sets
+
+pytestmark = [pytest.mark.compiled, pytest.mark.slow]
+
+GUARD = """
+import ctypes, mmap, sys
+import numpy as np
+libc, kept = ctypes.CDLL(None, use_errno=True), []
+
+def against_the_wall(array):
+    pages = -(-array.nbytes // mmap.PAGESIZE)
+    memory = mmap.mmap(-1, (pages + 1) * mmap.PAGESIZE)
+    wall = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + pages * mmap.PAGESIZE
+    assert libc.mprotect(ctypes.c_void_p(wall), mmap.PAGESIZE, 0) == 0
+    kept.append(memory)
+    copy = np.frombuffer(memory, array.dtype, array.size, pages * mmap.PAGESIZE - array.nbytes).reshape(array.shape)
+    copy[...] = array
+    return copy
+"""
+
+KERNELS = """
+from cachequant_lib.formats import quantize_bfp8, quantize_int8
+from cachequant_lib.kernels import bfp8, int8, quantize
+from cachequant_lib.kernels.isa import usable_instruction_sets
+from cachequant_lib.kernels.tiles import Tile
+isa = {isa.name: isa for isa in usable_instruction_sets()}[sys.argv[1]]
+rng = np.random.default_rng(0)
+for m, n, k in ((1, 1, 1), (1, 48, 32), (9, 49, 33), (7, 50, 96), (3, 5, 31)):
+    x, weight = (rng.standard_normal((rows, k)).astype(np.float32) for rows in (m, n))
+    bias, tile, b = np.zeros(n, np.float32), Tile(isa, *isa.int8_tile), quantize_int8(weight)
+    packed = int8.PackedInt8(*map(against_the_wall, int8.pack_int8(tile, b.codes, b.scales, bias)))
+    codes, steps = against_the_wall(np.zeros((m, -(-k // 4) * 4), np.int8)), against_the_wall(np.zeros(m, np.float32))
+    out = against_the_wall(np.zeros((m, n), np.float32))
+    quantize.quantize_rows_int8(tile, against_the_wall(x), codes, steps)
+    int8.multiply_int8(tile, codes, steps, packed, out)
+    if k % 32:
+        continue
+    tile, b = Tile(isa, *isa.bfp8_tile), quantize_bfp8(weight)
+    packed = bfp8.PackedBFP8(*map(against_the_wall, bfp8.pack_bfp8(tile, b.mantissas, b.exponents, bias)))
+    codes, powers = against_the_wall(np.zeros((m, k), np.int8)), against_the_wall(np.zeros((m, k // 32), np.float32))
+    starts = against_the_wall(np.zeros((m, k // 32), np.int32))
+    quantize.quantize_rows_bfp8(tile, against_the_wall(x), codes, powers, starts)
+    bfp8.multiply_bfp8(tile, codes, powers, starts, packed, out)
+print("alive")
+"""
+
+# One register too many: proof that the wall stands.
+TOO_FAR = """
+from numba import njit
+from cachequant_lib.kernels import simd
+from cachequant_lib.kernels.isa import INSTRUCTION_SETS
+from cachequant_lib.kernels.tiles import Tile
+
+@njit
+def read(tile, array, start, out):
+    simd.store(out, 0, 0, simd.load(tile, array, start))
+
+tile = Tile(INSTRUCTION_SETS[-1], 1, 1)
+array, out = against_the_wall(np.zeros(tile.width, np.int32)), np.zeros(tile.width, np.int32)
+read(tile, array, 0, out)
+print("so far", flush=True)
+read(tile, array, 1, out)
+"""
+
+
+@pytest.mark.parametrize("isa", usable_instruction_sets(), ids=lambda isa: isa.name)
+def test_no_kernel_goes_past_the_end(isa):
+    run = subprocess.run([sys.executable, "-c", GUARD + KERNELS, isa.name], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "alive\n"), run.stderr
+
+
+def test_the_wall_stands():
+    run = subprocess.run([sys.executable, "-c", GUARD + TOO_FAR], capture_output=True, text=True, check=False)
+    assert run.stdout == "so far\n"
+    assert run.returncode in (-signal.SIGSEGV, -signal.SIGBUS)
