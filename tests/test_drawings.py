@@ -64,3 +64,11 @@ def test_figure_carries_its_words() -> None:
     root = ET.fromstring(shown["text/html"])
     assert root.attrib["role"] == "img"
     assert root.attrib["aria-label"] == shown["text/plain"] == 'less < "more"'
+
+
+def test_a_panel_places_lines_across_and_from_point_to_point() -> None:
+    panel = canvas.Panel(10, 20, 100, 50, (0, 4), (0, 100))
+    assert panel.grid([0, 50.0]) == "M10 70H110M10 45H110"
+    assert panel.line([0, 1, 4], np.array([0.0, 100.0, 30.0])) == "M10 70L35 20L110 55"
+    with pytest.raises(ValueError, match="zip"):
+        panel.line([0, 1], [0])

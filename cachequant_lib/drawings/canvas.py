@@ -61,6 +61,15 @@ class Panel:
         flat = zip(stops[:-1], stops[1:], heights, strict=True)
         return "".join(f"M{self.px(a)} {self.py(y)}H{self.px(b)}" for a, b, y in flat)
 
+    def grid(self, levels: Iterable[float]) -> str:
+        """Path data of a line across the panel at each level."""
+        return "".join(self.steps(self.x, [level]) for level in levels)
+
+    def line(self, xs: ArrayLike, ys: ArrayLike) -> str:
+        """Path data of one line from point to point."""
+        points = zip(np.asarray(xs).tolist(), np.asarray(ys).tolist(), strict=True)
+        return "M" + "L".join(f"{self.px(x)} {self.py(y)}" for x, y in points)
+
 
 def number(value: float) -> str:
     """Write a coordinate with one decimal at most."""

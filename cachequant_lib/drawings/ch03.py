@@ -99,7 +99,7 @@ def _row(top: float, values: NDArray[Any], scales: NDArray[Any], clipped: NDArra
     return [
         text(8, top + 12, "The row, and how far each scale reaches", BOLD),
         _bands(panel, scales.size),
-        path(panel.steps((0, values.size), [0]), GRID),
+        path(panel.grid([0]), GRID),
         path(panel.bars(middle[~clipped], values[~clipped]), BLUE, 5),
         path(panel.bars(middle[clipped], values[clipped]), RED, 5),
         path(reach, INK, 1.5),
@@ -114,12 +114,10 @@ def _losses(top: float, lost: NDArray[Any], scales: NDArray[Any], clipped: NDArr
     middle, edges = np.arange(lost.size) + 0.5, np.linspace(0, lost.size, scales.size + 1)
     heights = np.clip(np.log10(np.maximum(lost, LOSS_LIMITS[0])), low, high)
     half = np.log10(scales / 254)
-    grid = panel.steps((0, lost.size), [-3]) + panel.steps((0, lost.size), [-2])
-    grid += panel.steps((0, lost.size), [-1]) + panel.steps((0, lost.size), [0])
     return [
         text(8, top + 12, "What each value lost (black line: half a step)", BOLD),
         _bands(panel, scales.size),
-        path(grid, GRID),
+        path(panel.grid((-3, -2, -1, 0)), GRID),
         path(panel.bars(middle[~clipped], heights[~clipped], low), BLUE, 5),
         path(panel.bars(middle[clipped], heights[clipped], low), RED, 5),
         path(panel.steps(edges, half), INK, 1.5),
@@ -207,7 +205,7 @@ def trade_off(
     colours = dict(zip(series, (BLUE, ORANGE, OLIVE), strict=False))
     parts = [text(8, 18, "Error in %, against bits per value", BOLD)]
     marks = np.arange(np.ceil(y[0] * 5) / 5, y[1] + 1e-9, 0.2)
-    parts.append(path("".join(panel.steps(x, [m]) for m in marks), GRID))
+    parts.append(path(panel.grid(marks), GRID))
     parts += [text(30, float(panel.py(float(m))) + 4, f"{m:.1f}", END) for m in marks]
     parts += [text(panel.px(b), 252, f"{b:g}", MIDDLE) for b in np.arange(x[0], x[1] + 1e-9, 0.25) if b * 2 % 1 == 0]
     for name, points in series.items():

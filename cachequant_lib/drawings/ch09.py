@@ -253,11 +253,10 @@ def overtake_lines(lines: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -
         A model's line ends where its context ends.
     """
     panel = Panel(44, 34, WIDTH - 60, 196, (0, 13), (-2, 3))
-    grid = "".join(f"M44 {panel.py(level)}H{WIDTH - 16}" for level in range(-2, 4))
     parts = [
         text(8, 18, "K and V, in % of the int8 weights", BOLD),
-        path(grid, GRID),
-        path(f"M44 {panel.py(2)}H{WIDTH - 16}", INK, 1.6),
+        path(panel.grid(range(-2, 4)), GRID),
+        path(panel.grid([2]), INK, 1.6),
         *[text(40, float(panel.py(level)) + 4.5, f"{10.0**level:g}", END) for level in range(-2, 4)],
         *[text(panel.px(power), 248, f"{2**power:,}", MIDDLE) for power in (0, 3, 6, 9)],
         text(panel.px(12.4), 248, "8,192", MIDDLE),
@@ -265,14 +264,10 @@ def overtake_lines(lines: Mapping[str, tuple[Sequence[int], Sequence[float]]]) -
     ]
     for row, (name, (contexts, percents)) in enumerate(lines.items()):
         colour, dashes = LINES[row]
-        points = [
-            f"{panel.px(float(np.log2(n)))} {panel.py(float(np.log10(share)))}"
-            for n, share in zip(contexts, percents, strict=True)
-        ]
         more = f" stroke-dasharray='{dashes}'" if dashes else ""
         x, y = 12 + 172 * (row % 2), 288 + 20 * (row // 2)
         parts += [
-            path("M" + "L".join(points), colour, 2.4, more),
+            path(panel.line(np.log2(contexts), np.log10(percents)), colour, 2.4, more),
             path(f"M{x} {y - 4}h34", colour, 2.4, more),
             text(x + 40, y, name),
         ]

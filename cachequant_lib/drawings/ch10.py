@@ -96,8 +96,7 @@ def log_lines(
     low, high = np.log2(marks[0]), np.log2(marks[-1])
     panel = Panel(52, 34, WIDTH - 74, 170, (0, len(xs) - 1), (float(low), float(high)))
     colours = dict(zip(series, (BLUE, ORANGE, OLIVE), strict=False))
-    parts = [text(8, 18, title, BOLD)]
-    parts.append(path("".join(panel.steps((0, len(xs) - 1), [np.log2(m)]) for m in marks), GRID))
+    parts = [text(8, 18, title, BOLD), path(panel.grid(np.log2(marks)), GRID)]
     parts += [text(46, float(panel.py(float(np.log2(m)))) + 4, f"{m:g}", END) for m in marks]
     parts += [text(panel.px(i), 222, str(x), MIDDLE) for i, x in enumerate(xs)]
     for name, values in series.items():
@@ -138,7 +137,7 @@ def stacked(
     """Draw bars of two or three `shares` on top of each other, and a black mark for what was `seen`."""
     panel = Panel(46, 34, WIDTH - 58, 170, (-0.6, len(xs) - 0.4), (marks[0], marks[-1]))
     places, base = np.arange(len(xs)), np.zeros(len(xs))
-    parts = [text(8, 18, title, BOLD), path("".join(panel.steps(panel.x, [m]) for m in marks), GRID)]
+    parts = [text(8, 18, title, BOLD), path(panel.grid(marks), GRID)]
     parts += [text(40, float(panel.py(m)) + 4, f"{m:g}", END) for m in marks]
     colours = dict(zip(shares, (BLUE, ORANGE, OLIVE), strict=False))
     for name, values in shares.items():
@@ -167,7 +166,7 @@ def fill_errors(errors: Mapping[str, ArrayLike], reach: int) -> str:
         used = np.flatnonzero(counts)
         parts += [
             text(8, 54 + 52 * i, name, MONO),
-            path(panel.steps(panel.x, [0]), GRID),
+            path(panel.grid([0]), GRID),
             path(panel.bars([0], [counts.max()]), GRID, 1, " stroke-dasharray='3 3'"),
             path(panel.bars(used - reach, counts[used]), BLUE, 6),
             path(panel.bars([float(whole.mean())], [1.4 * counts.max()]), INK, 3),

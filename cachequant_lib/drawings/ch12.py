@@ -175,7 +175,7 @@ def layer_bars(series: Mapping[str, ArrayLike]) -> str:
         layers = range(values.size)
         parts += [
             text(8, number(y + 18), name, BOLD),
-            path(panel.steps((-0.5, values.size - 0.5), [0]), GRID),
+            path(panel.grid([0]), GRID),
             path(panel.bars(layers, values), MUTED, 30),
             *[text(panel.px(i), float(panel.py(v)) - 5, f"{v:.0f} %", MIDDLE) for i, v in enumerate(values)],
             *[text(panel.px(i), number(y + 111), f"layer {i}", MIDDLE) for i in layers],
@@ -206,16 +206,14 @@ def scan_line(rooms: ArrayLike, rates: ArrayLike, need: int) -> str:
     """Draw hit rate in percent against room, and a line where everything fits."""
     x, y = np.asarray(rooms, float), np.asarray(rates, float)
     panel = Panel(36, 30, WIDTH - 50, 130, (float(x.min()), float(x.max())), (0, 100))
-    points = "M" + "L".join(f"{panel.px(a)} {panel.py(b)}" for a, b in zip(x.tolist(), y.tolist(), strict=True))
-    grid = "".join(panel.steps(panel.x, [level]) for level in (0, 50, 100))
     return canvas(
         202,
         [
             text(8, 18, "Hit rate in %, against the room for tokens", BOLD),
-            path(grid, GRID),
+            path(panel.grid((0, 50, 100)), GRID),
             path(f"M{panel.px(need)} 30v130", MUTED, 1, " stroke-dasharray='4 3'"),
             text(float(panel.px(need)) + 5, 110, "all five fit"),
-            path(points, GREEN, 2.4),
+            path(panel.line(x, y), GREEN, 2.4),
             *[text(32, float(panel.py(level)) + 4, f"{level}", END) for level in (0, 50, 100)],
             *[text(panel.px(v), 178, f"{v:g}", MIDDLE) for v in x.tolist() if v % 8 == 0],
             text(WIDTH / 2, 196, "tokens", MIDDLE),

@@ -63,8 +63,8 @@ def load_lines(series: Mapping[str, ArrayLike], cap: float) -> str:
     panel = Panel(36, 30, WIDTH - 48, 140, (1, steps), (0, 1.12 * top))
     parts = [
         text(8, 18, "MB of rows in use, after each request", BOLD),
-        path(panel.steps(panel.x, [0]), GRID),
-        path(panel.steps(panel.x, [cap]), INK, 1.4, " stroke-dasharray='1.5 3'"),
+        path(panel.grid([0]), GRID),
+        path(panel.grid([cap]), INK, 1.4, " stroke-dasharray='1.5 3'"),
         text(32, float(panel.py(cap)) + 4, f"{cap:.1f}", END),
         text(32, float(panel.py(0)) + 4, "0", END),
         text(40, 188, "request 1"),
@@ -74,7 +74,7 @@ def load_lines(series: Mapping[str, ArrayLike], cap: float) -> str:
     for i, ((name, values), look) in enumerate(zip(arrays.items(), looks, strict=True)):
         y = 206 + 19 * i
         parts += [
-            path(_line(panel, range(1, steps + 1), values), *look),
+            path(panel.line(range(1, steps + 1), values), *look),
             path(f"M8 {y - 4}h26", *look),
             text(42, y, name),
         ]
@@ -131,9 +131,9 @@ def rate_panels(traces: Mapping[str, tuple[ArrayLike, Mapping[str, ArrayLike]]],
         parts += [
             text(8, number(y + 36), name, BOLD),
             text(WIDTH - 8, number(y + 36), most, END),
-            path("".join(panel.steps(panel.x, [level]) for level in (0, 50, 100)), GRID),
-            path(panel.steps(panel.x, [marks[name]]), MUTED, 1, " stroke-dasharray='1 3'"),
-            *[path(_line(panel, xs, np.asarray(rates, float)), *LOOKS[policy]) for policy, rates in lines.items()],
+            path(panel.grid((0, 50, 100)), GRID),
+            path(panel.grid([marks[name]]), MUTED, 1, " stroke-dasharray='1 3'"),
+            *[path(panel.line(xs, rates), *LOOKS[policy]) for policy, rates in lines.items()],
             *[text(32, float(panel.py(level)) + 4, f"{level}", END) for level in (0, 50, 100)],
             text(36, number(y + 160), f"{xs.min():g}", MIDDLE),
             text(WIDTH - 14, number(y + 160), f"{xs.max():g} tokens", END),
@@ -158,11 +158,6 @@ def guess_bars(guesses: Sequence[str], series: Mapping[str, Sequence[int]]) -> s
             y += 20
         y += 34
     return canvas(y, parts)
-
-
-def _line(panel: Panel, xs: ArrayLike, ys: ArrayLike) -> str:
-    pairs = zip(np.asarray(xs, float).tolist(), np.asarray(ys, float).tolist(), strict=True)
-    return "M" + "L".join(f"{panel.px(x)} {panel.py(y)}" for x, y in pairs)
 
 
 def _boxes(places: Sequence[tuple[float, float, float, float]], fill: str, border: str, thick: float, dash: str) -> str:
