@@ -164,11 +164,11 @@ fast: $(STAMP)
 
 # The same kernels as plain Python, where a debugger or a coverage tool can see inside them.
 interpreted: $(STAMP)
-	@NUMBA_DISABLE_JIT=1 $(PYTEST) -n $(JOBS) -m "not browser and not compiled and not slow" tests/formats tests/kernels tests/kv
+	@NUMBA_DISABLE_JIT=1 $(PYTEST) -n $(JOBS) -m "not browser and not compiled and not slow" tests/formats tests/kernels
 
 # The same with every index checked. Its own cache: a kernel compiled without the checks must not be reused here.
 bounds: $(STAMP)
-	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR="$$PWD/_build/numba-bounds" $(PYTEST) -n $(JOBS) -m "not browser and not slow" tests/kernels tests/kv
+	@NUMBA_BOUNDSCHECK=1 NUMBA_CACHE_DIR="$$PWD/_build/numba-bounds" $(PYTEST) -n $(JOBS) -m "not browser and not slow" tests/kernels
 
 # The same on the plainest processor of this family: integer results may not depend on the instruction set.
 generic: $(STAMP)
