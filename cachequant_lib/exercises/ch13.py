@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import numpy as np
 
-from cachequant_lib.exercises.answers import checker, number, outcome, words
+from cachequant_lib.exercises.answers import AnswerError, checker, number, outcome, words
 from cachequant_lib.kv.policies import Ranked
 from cachequant_lib.kv.prefix import PrefixCache
 
@@ -152,6 +153,8 @@ def check_ex5(answer: object) -> None:
             print("The beginning is right. Your own prompts are stored as well: end them with a word of no use.")
         return
     salted = Shared(_SECRETS[0], salted=True)
-    found = words(outcome(answer, salted.cost, list(EX5_WORDS)))
+    found = []
+    with suppress(AnswerError):  # where there is nothing to be found, a function may stop
+        found = words(outcome(answer, salted.cost, list(EX5_WORDS)))
     blind = "finds nothing" if tuple(found) != _SECRETS[0] else "was lucky"
     print(f"Right: {shared.asked} prompts instead of 512. With one namespace for each, the same function {blind}.")
