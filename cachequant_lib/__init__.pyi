@@ -9,6 +9,7 @@ from .errors import (
     FormatError,
     ModelNotFoundError,
     ResultError,
+    SamplingError,
     TokenError,
 )
 from .evaluate import Comparison, Perplexity, compare, perplexity
@@ -26,7 +27,8 @@ from .kv.base import KVBlock, KVCache
 from .kv.dense import DenseKV
 from .kv.prefix import PrefixCache
 from .kv.trie import TokenTrie
-from .model.linear import BFP8Linear, Float32Linear, Int8Linear, matmul_bfp8, matmul_int8
+from .model.linear import BFP8Linear, Float32Linear, Int8Linear
+from .model.matmul import matmul_bfp8, matmul_int8
 from .model.quantize import quantize_model
 from .model.registry import fetch, heldout_text, load
 
@@ -51,6 +53,7 @@ __all__ = [
     "Perplexity",
     "PrefixCache",
     "ResultError",
+    "SamplingError",
     "Scheme",
     "SchemeTensor",
     "TokenError",

@@ -11,6 +11,7 @@ __all__ = [
     "MeasurementError",
     "ModelNotFoundError",
     "ResultError",
+    "SamplingError",
     "TokenError",
 ]
 
@@ -45,6 +46,10 @@ class CheckpointError(CacheQuantError, ValueError):
 
 class ModelNotFoundError(CacheQuantError, FileNotFoundError):
     """No such model here; the message says how to get it."""
+
+
+class SamplingError(CacheQuantError, ValueError):
+    """A sampler was asked for that cannot draw."""
 
 
 class ResultError(CacheQuantError, ValueError):

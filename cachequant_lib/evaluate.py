@@ -6,11 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cachequant_lib.errors import ContextLengthError, FormatError, TokenError
+from cachequant_lib.errors import CacheError, ContextLengthError, FormatError, TokenError
 from cachequant_lib.kv.base import KVCache
 from cachequant_lib.model.base import Model
 
 BLOCK_TOKENS = 128  # neighbouring tokens are hard or easy together, so the bootstrap draws whole stretches
+MIN_BLOCKS = 8  # a shorter text is drawn in shorter stretches, and its interval is too narrow rather than none
 NUM_RESAMPLES = 1000
 CHUNK_ROWS = 64  # float64 log-probabilities of GPT-2's whole window would be 0.4 GB
 
@@ -26,9 +27,11 @@ class Perplexity:
     value : float
         ``exp`` of the mean negative log-likelihood of a token.
     low, high : float
-        95 % interval of `value` by block bootstrap: where it would lie for other texts of this kind and length.
+        95 % interval of `value` by block bootstrap: where it would lie for other texts of this kind and length. Too
+        narrow below about 1,000 tokens; a single token has none, and both are `value`.
     bits_per_byte : float
-        The same surprise for each byte of text; the one to compare across tokenizers.
+        The surprise of all scored tokens in bits, over all bytes of the text (those of the first token, which is not
+        scored, included). The one to compare across tokenizers.
     num_tokens : int
         Tokens scored: all but the first.
     protocol : str
@@ -99,18 +102,19 @@ def perplexity(
         If `window` is longer than the model's context.
     FormatError
         If not ``1 <= stride <= window``.
+    CacheError
+        If `kv` makes a cache that is not empty.
     """
     stride = window if stride is None else stride
     ids = model.tokenizer.encode(text)
     nll = np.concatenate([score for score, _ in _score(model, ids, window, stride, kv)])
     low, high = _bootstrap(nll)
-    num_bytes = len(text.encode()) - len(model.tokenizer.decode(ids[:1]).encode())
     how = "one forward a window" if kv is None else f"token by token through {kv if isinstance(kv, str) else 'a'} KV"
     return Perplexity(
         value=float(np.exp(nll.mean())),
         low=low,
         high=high,
-        bits_per_byte=float(nll.sum() / np.log(2) / num_bytes),
+        bits_per_byte=float(nll.sum() / np.log(2) / len(text.encode())),
         num_tokens=len(nll),
         protocol=f"{model.name} {model.weight_format}, window {window}, stride {stride}, no BOS, {how}",
     )
@@ -189,6 +193,8 @@ def _logits(model: Model, ids: list[int], kv: str | NewKV | None) -> NDArray[np.
     if kv is None:
         return model.forward(ids, model.new_kv(capacity=len(ids)))
     cache = model.new_kv(kv, capacity=len(ids)) if isinstance(kv, str) else kv(model)
+    if cache.length:
+        raise CacheError(f"kv must make an empty cache each time, this one holds {cache.length} positions")
     return np.concatenate([model.forward([token], cache) for token in ids])  # T of (1, V) -> (T, V)
 
 
@@ -202,7 +208,7 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
 
 def _bootstrap(nll: NDArray[np.float64]) -> tuple[float, float]:
     """95 % interval of ``exp(mean)`` when stretches of tokens are drawn again with replacement."""
-    starts = np.arange(0, len(nll), BLOCK_TOKENS)
+    starts = np.arange(0, len(nll), max(1, min(BLOCK_TOKENS, len(nll) // MIN_BLOCKS)))
     sums = np.add.reduceat(nll, starts)
     counts = np.diff(np.append(starts, len(nll)))
     draws = np.random.default_rng(0).integers(0, len(starts), (NUM_RESAMPLES, len(starts)))

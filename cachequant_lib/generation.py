@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cachequant_lib.errors import CacheError, ContextLengthError, TokenError
-from cachequant_lib.kv.base import KVBlock, KVCache
+from cachequant_lib.errors import CacheError, CapacityError, ContextLengthError, SamplingError, TokenError
+from cachequant_lib.kv.base import KVBlock, KVCache, is_whole
 from cachequant_lib.kv.prefix import PrefixCache
 from cachequant_lib.kv.trie import TokenTrie
 from cachequant_lib.model.base import Model
@@ -47,16 +47,17 @@ def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.
 
     Raises
     ------
-    ValueError
-        If `temperature` or `top_k` is not positive, or `top_p` is outside (0, 1].
+    SamplingError
+        If `temperature` is not positive, `top_k` no whole number of at least 1, or `top_p` outside (0, 1].
     """
-    if not temperature > 0 or not 0 < top_p <= 1 or (top_k is not None and top_k < 1):
-        raise ValueError(f"need temperature > 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
+    if not (temperature > 0 and 0 < top_p <= 1 and (top_k is None or is_whole(top_k, 1))):
+        raise SamplingError(f"need temperature > 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
 
     def draw(logits: NDArray[np.float32], rng: np.random.Generator) -> int:
         order = np.argsort(-logits, kind="stable")[:top_k]  # (V,) -> (k,)
-        scaled = logits[order].astype(np.float64) / temperature
-        probabilities = np.exp(scaled - scaled[0])
+        chosen = logits[order].astype(np.float64)
+        with np.errstate(over="ignore"):  # at a very low temperature all but the likeliest go to minus infinity
+            probabilities = np.exp((chosen - chosen[0]) / temperature)
         probabilities /= probabilities.sum()
         before = np.cumsum(probabilities) - probabilities
         probabilities[before >= top_p] = 0.0
@@ -74,7 +75,7 @@ class Generation:
     token_ids : tuple of int
         New tokens only; an end-of-sequence token that stopped the request is the last of them.
     text : str
-        The new tokens decoded.
+        The new tokens decoded; empty for a model that came without a tokenizer.
     prompt_tokens, cached_tokens : int
         Length of the prompt, and how much of it came from the prefix cache.
     prefill_s : float
@@ -153,16 +154,16 @@ def generate(
         For an empty prompt, ids outside the vocabulary, or a negative `max_new_tokens`.
     ContextLengthError
         If prompt and new tokens do not fit the model's context; nothing has been computed then.
+    CapacityError
+        If `kv` is a cache with too little room; nothing has been computed then.
     CacheError
         If a TokenTrie holds rows of another model or namespace, or `kv` is not empty.
     """
     started = time.perf_counter()
     prompt_ids = model.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
     ids: list[int] = check_token_ids(prompt_ids, model.config.vocab_size).tolist()
-    _check_length(model, len(ids), max_new_tokens)
-    cache = model.new_kv(kv, capacity=len(ids) + max_new_tokens) if isinstance(kv, str) else kv
-    if cache.length:
-        raise CacheError(f"kv must be empty, it holds {cache.length} positions")
+    cache = _empty_cache(model, kv, _check_length(model, len(ids), max_new_tokens))
+    rng = np.random.default_rng(seed)
     matched = _restore_prefix(model, ids, cache, prefix_cache, namespace)
     bytes_before = cache.bytes_read
 
@@ -170,7 +171,6 @@ def generate(
     logits = model.forward(ids[matched:], cache, last_only=True)[-1]  # (1, V) -> (V,)
     prefill_s = time.perf_counter() - clock
 
-    rng = np.random.default_rng(seed)
     new_ids: list[int] = []
     step_s: list[float] = []
     while len(new_ids) < max_new_tokens:
@@ -181,26 +181,37 @@ def generate(
         logits = model.forward(new_ids[-1:], cache, last_only=True)[-1]  # (1, V) -> (V,)
         step_s.append(time.perf_counter() - clock)
 
-    if isinstance(prefix_cache, PrefixCache):
-        prefix_cache.insert(ids, cache, _owner(model, cache, namespace))
-    elif prefix_cache is not None:
-        prefix_cache.insert(ids, cache.read_block(matched, len(ids)).rows, start=matched)
-    text = model.tokenizer.decode(new_ids)
+    _store_prefix(model, ids, cache, prefix_cache, namespace, matched)
+    text = model.tokenizer.decode(new_ids) if model.tokenizer.has_text else ""
     overhead_s = time.perf_counter() - started - prefill_s - sum(step_s)
     kv_bytes_read = cache.bytes_read - bytes_before
     return Generation(tuple(new_ids), text, len(ids), matched, prefill_s, tuple(step_s), overhead_s, kv_bytes_read)
 
 
-def _check_length(model: Model, prompt_tokens: int, max_new_tokens: int) -> None:
-    """Raise unless every position that will be computed has a place in the context; the last new token has none."""
-    if max_new_tokens < 0:
-        raise TokenError(f"max_new_tokens must be at least 0, got {max_new_tokens}")
+def _check_length(model: Model, prompt_tokens: int, max_new_tokens: int) -> int:
+    """Return how many positions will be computed, or raise if the context has no place for them.
+
+    The last new token is chosen but never fed, so it needs none.
+    """
+    if not is_whole(max_new_tokens):
+        raise TokenError(f"max_new_tokens must be a whole number of at least 0, got {max_new_tokens!r}")
     positions = prompt_tokens + max(max_new_tokens - 1, 0)
     if positions > model.config.context_length:
         raise ContextLengthError(
             f"{prompt_tokens} prompt tokens and {max_new_tokens} new ones need {positions} positions;"
             f" {model.name} has {model.config.context_length}"
         )
+    return positions
+
+
+def _empty_cache(model: Model, kv: str | KVCache, num_positions: int) -> KVCache:
+    """Return an empty cache with room for so many positions, or raise."""
+    cache = kv if isinstance(kv, KVCache) else model.new_kv(kv, capacity=num_positions)
+    if cache.length:
+        raise CacheError(f"kv must be empty, it holds {cache.length} positions")
+    if cache.capacity < num_positions:
+        raise CapacityError(f"{num_positions} positions are needed, kv has room for {cache.capacity}")
+    return cache
 
 
 def _owner(model: Model, cache: KVCache, namespace: str) -> tuple[str, ...]:
@@ -220,9 +231,25 @@ def _restore_prefix(
     owner = (model.fingerprint, namespace)
     if prefix_cache.owner not in (None, owner):
         raise CacheError(f"this prefix cache holds rows of another model or namespace than {model.name}, {namespace!r}")
-    prefix_cache.owner = owner
     matched, rows = prefix_cache.lookup(ids[:-1])
     if rows is None:
         return 0
     cache.write_block(KVBlock(rows))
     return matched
+
+
+def _store_prefix(
+    model: Model,
+    ids: list[int],
+    cache: KVCache,
+    prefix_cache: TokenTrie | PrefixCache | None,
+    namespace: str,
+    matched: int,
+) -> None:
+    """Remember the prompt's own rows; those of new tokens are not kept."""
+    if isinstance(prefix_cache, PrefixCache):
+        prefix_cache.insert(ids, cache, _owner(model, cache, namespace))
+    elif prefix_cache is not None:
+        start = min(matched, prefix_cache.match_length(ids))  # another request may have evicted what was found
+        prefix_cache.insert(ids, cache.read_block(start, len(ids)).rows, start=start)
+        prefix_cache.owner = (model.fingerprint, namespace)

@@ -48,7 +48,7 @@ BANNED = {"pickle", "dill", "joblib", "shelve", "marshal", "pandas"}
 OURS = "cachequant_lib"
 BAD_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
 
-MAX_LIBRARY, MAX_CHAPTER, MAX_FILE, MAX_FUNCTION = 4000, 220, 300, 45
+MAX_LIBRARY, MAX_INSTRUMENTS, MAX_CHAPTER, MAX_FILE, MAX_FUNCTION = 4000, 1000, 220, 300, 45
 CHAPTER_ROOMS = {"drawings", "exercises"}
 
 
@@ -308,9 +308,14 @@ def test_every_file_has_a_room() -> None:
 
 
 def test_the_library_can_be_read_in_an_afternoon() -> None:
-    """Lines of code, so that nobody saves on documentation to keep within the budget. Chapters have their own."""
-    library = [path for path in SOURCES if room_of(path) not in CHAPTER_ROOMS]
-    assert sum(len(code_lines(path.read_text("utf-8"))) for path in library) <= MAX_LIBRARY
+    """Lines of code, so that nobody saves on documentation to keep within the budget.
+
+    What computes and keeps has one budget, what times and draws another, and each chapter its own.
+    """
+    sizes = {path: len(code_lines(path.read_text("utf-8"))) for path in SOURCES if room_of(path) not in CHAPTER_ROOMS}
+    instruments = {path for path in sizes if room_of(path) in INSTRUMENTS | {"workloads"}}
+    assert sum(size for path, size in sizes.items() if path not in instruments) <= MAX_LIBRARY
+    assert sum(sizes[path] for path in instruments) <= MAX_INSTRUMENTS
 
 
 @pytest.mark.parametrize("room", sorted(CHAPTER_ROOMS))

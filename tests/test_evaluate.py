@@ -50,8 +50,25 @@ def test_it_is_the_likelihood_written_out(tiny):
     text = tiny.tokenizer.decode(ids)
     result = cq.perplexity(tiny, text)
     assert result.value == pytest.approx(np.exp(np.mean(nll)), rel=1e-6)
-    num_bytes = len(text.encode()) - len(tiny.tokenizer.decode(ids[:1]).encode())
-    assert result.bits_per_byte == pytest.approx(np.sum(nll) / np.log(2) / num_bytes, rel=1e-6)
+    assert result.bits_per_byte == pytest.approx(np.sum(nll) / np.log(2) / len(text.encode()), rel=1e-6)
+
+
+@pytest.mark.parametrize("text", ["é", "日", "\U0001f600"])
+def test_a_character_of_several_tokens_has_its_true_bytes(tiny, text):
+    result = cq.perplexity(tiny, text)
+    assert result.bits_per_byte == pytest.approx(result.num_tokens * np.log2(result.value) / len(text.encode()))
+
+
+def test_a_short_text_has_an_interval_too(tiny):
+    result = cq.perplexity(tiny, TEXT[:200])
+    assert result.num_tokens < 128
+    assert result.low < result.value < result.high
+
+
+def test_a_cache_that_is_in_use_is_refused(tiny):
+    shared = tiny.new_kv()
+    with pytest.raises(cq.CacheError, match="this one holds 4 positions"):
+        cq.perplexity(tiny, TEXT[:100], window=4, kv=lambda model: shared)
 
 
 def test_overlapping_windows_equal_windows_fed_by_hand(tiny):

@@ -142,6 +142,47 @@ def test_a_cache_of_ones_own(tiny):
         cq.generate(tiny, PROMPTS[1], 5, kv=kv)
 
 
+def test_a_cache_that_is_too_small_is_refused_before_any_compute(tiny):
+    kv = tiny.new_kv(capacity=5)
+    with pytest.raises(cq.CapacityError, match="12 positions are needed, kv has room for 5"):
+        cq.generate(tiny, [5, 6, 7], 10, kv=kv)
+    assert (kv.length, kv.bytes_read) == (0, 0)
+
+
+def test_a_request_that_fails_leaves_a_trie_to_anybody(tiny):
+    trie = cq.TokenTrie()
+    with pytest.raises(cq.CapacityError):
+        cq.generate(tiny, "It is a", 10, kv=tiny.new_kv(capacity=1), prefix_cache=trie)
+    assert cq.generate(cq.quantize_model(tiny, "int8"), "It is a", 1, prefix_cache=trie).cached_tokens == 0
+
+
+def test_what_was_found_may_be_evicted_meanwhile(tiny):
+    trie = cq.TokenTrie(max_tokens=8)
+    ids = tiny.tokenizer.encode(PROMPTS[1])
+    cq.generate(tiny, ids, 1, prefix_cache=trie)
+
+    def crowd_out(logits, rng):
+        trie.insert(range(1000, 1008), np.zeros((8, *trie.lookup(ids)[1].shape[1:]), np.float32))
+        return cq.greedy(logits, rng)
+
+    out = cq.generate(tiny, ids, 1, prefix_cache=trie, sampler=crowd_out)
+    assert out.cached_tokens == len(ids) - 1
+    assert cq.generate(tiny, ids, 1, prefix_cache=trie).cached_tokens == len(ids) - 1
+    trie.check_invariants()
+
+
+def test_a_tree_built_without_rows_is_filled_in(tiny):
+    trie = cq.TokenTrie()
+    ids = tiny.tokenizer.encode(PROMPTS[1])
+    trie.insert(ids)
+    assert [cq.generate(tiny, ids, 1, prefix_cache=trie).cached_tokens for _ in range(2)] == [0, len(ids) - 1]
+
+
+def test_a_very_low_temperature_is_greedy():
+    logits = np.array([0.0, 3.0, 2.9], np.float32)
+    assert cq.sample(temperature=1e-310)(logits, np.random.default_rng(0)) == 1
+
+
 def test_sampling_is_repeatable_and_seeded(tiny):
     sampler = cq.sample(temperature=0.9, top_k=50, top_p=0.95)
     texts = [cq.generate(tiny, PROMPTS[3], 20, sampler=sampler, seed=seed).text for seed in (1, 1, 2)]
@@ -166,9 +207,11 @@ def test_greedy_takes_the_first_of_equals():
     assert cq.greedy(np.array([0.0, 2.0, 2.0]), np.random.default_rng(0)) == 1
 
 
-@pytest.mark.parametrize("options", [{"temperature": 0}, {"temperature": float("nan")}, {"top_k": 0}, {"top_p": 0.0}])
+@pytest.mark.parametrize(
+    "options", [{"temperature": 0}, {"temperature": float("nan")}, {"top_k": 0}, {"top_k": 2.5}, {"top_p": 0.0}]
+)
 def test_impossible_sampling_is_refused(options):
-    with pytest.raises(ValueError, match="need temperature > 0"):
+    with pytest.raises(cq.SamplingError, match="need temperature > 0"):
         cq.sample(**options)
 
 
@@ -178,8 +221,10 @@ def test_the_context_is_checked_before_any_compute(tiny, monkeypatch):
         cq.generate(tiny, [5] * 1020, 6)
     with pytest.raises(cq.ContextLengthError, match=r"1100 prompt tokens"):
         cq.generate(tiny, [5] * 1100, 0)
-    with pytest.raises(cq.TokenError, match="max_new_tokens must be at least 0, got -1"):
+    with pytest.raises(cq.TokenError, match="max_new_tokens must be a whole number of at least 0, got -1"):
         cq.generate(tiny, "x", -1)
+    with pytest.raises(cq.TokenError, match=r"got 2\.5"):
+        cq.generate(tiny, "x", 2.5)
     with pytest.raises(cq.TokenError):
         cq.generate(tiny, "", 5)
     with pytest.raises(cq.TokenError):

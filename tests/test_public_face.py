@@ -33,7 +33,7 @@ PUBLIC = {
     "measure", "interleave", "pin_threads", "machine_info", "doctor",
     # errors
     "CacheQuantError", "FormatError", "ContextLengthError", "CapacityError", "CacheError", "TokenError",
-    "CheckpointError", "ModelNotFoundError", "ResultError",
+    "CheckpointError", "ModelNotFoundError", "ResultError", "SamplingError",
 }  # fmt: skip
 
 

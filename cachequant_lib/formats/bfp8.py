@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cachequant_lib.errors import FormatError
 from cachequant_lib.formats.scheme import (
     MAX_CODE,
     SCALE_BITS,
@@ -13,6 +14,7 @@ from cachequant_lib.formats.scheme import (
     Scheme,
     check_values,
     codes_of,
+    is_size,
     pow2_exponent,
     split_groups,
 )
@@ -87,6 +89,8 @@ def quantize_bfp8(x: ArrayLike, block_size: int = 32) -> BFP8Tensor:
     """
     values = check_values(x)
     num_columns = values.shape[-1]
+    if not is_size(block_size):
+        raise FormatError(f"block_size must be a positive int, got {block_size!r}")
     num_blocks = num_columns // Scheme(block_size, "pow2").group_size(num_columns)
     blocks = split_groups(values, num_blocks)  # (..., K) -> (..., K/32, 32)
     exponents = pow2_exponent(np.abs(blocks).max(axis=-1))  # (..., K/32)

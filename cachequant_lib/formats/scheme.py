@@ -6,6 +6,7 @@ scale is never smaller than the group's largest magnitude, so nothing is clipped
 """
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -25,7 +26,10 @@ MIN_MAGNITUDE = 1e-38  # a smaller maximum is treated as this one, which keeps t
 
 def check_values(x: ArrayLike) -> FloatArray:
     """Return `x` as float32, or say why it cannot be quantised."""
-    array = np.asarray(x)
+    try:
+        array = np.asarray(x)
+    except ValueError as error:
+        raise FormatError(f"expected rows of equal length ({error})") from error
     if array.dtype.kind not in "fiu":
         raise FormatError(f"expected real numbers, got an array of {array.dtype}")
     with np.errstate(over="ignore"):
@@ -36,6 +40,11 @@ def check_values(x: ArrayLike) -> FloatArray:
         bad = int(values.size - np.isfinite(values).sum())
         raise FormatError(f"cannot quantise NaN or infinity: {bad} of {values.size} values are not finite in float32")
     return values
+
+
+def is_size(value: object) -> bool:
+    """Whether something can be a group size: a whole number of at least 1."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
 
 
 def split_groups(values: NDArray[Any], num_groups: int) -> NDArray[Any]:
@@ -79,7 +88,7 @@ def scales_of(max_abs: FloatArray, rule: ScaleRule) -> FloatArray:
         return np.asarray(snapped, np.float32)
     with np.errstate(over="ignore"):
         half = max_abs.astype(np.float16)
-    half = np.where(half.astype(np.float32) < max_abs, np.nextafter(half, np.float16(np.inf)), half)
+        half = np.where(half.astype(np.float32) < max_abs, np.nextafter(half, np.float16(np.inf)), half)
     if np.isinf(half).any():
         raise FormatError(f"magnitude {max_abs.max():.6g} is above 65504, the largest fp16 scale")
     return half.astype(np.float32)
@@ -125,14 +134,18 @@ class Scheme:
     ------
     FormatError
         For a granularity or a scale rule that is not one of these.
+
+    Notes
+    -----
+    Under "pow2" and "exact" a second pass changes nothing. Under "fp16" and "snapped" it may: the largest value that
+    comes back can lie just below the one that went in, and so just below a step of the scale.
     """
 
     granularity: int | Literal["row", "tensor"] = 32
     scale: ScaleRule = "pow2"
 
     def __post_init__(self) -> None:
-        is_size = isinstance(self.granularity, int) and not isinstance(self.granularity, bool)
-        if self.granularity not in ("row", "tensor") and not (is_size and int(self.granularity) > 0):
+        if self.granularity not in ("row", "tensor") and not is_size(self.granularity):
             raise FormatError(f'granularity must be a positive int, "row" or "tensor", got {self.granularity!r}')
         if self.scale not in get_args(ScaleRule):
             raise FormatError(f"scale must be one of {get_args(ScaleRule)}, got {self.scale!r}")

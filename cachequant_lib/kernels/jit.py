@@ -1,9 +1,13 @@
 """One way to compile: lazily, kept on disk where there is a disk to keep it on."""
 
+import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+
+PARALLEL = threading.Lock()
+"""Held while a parallel kernel runs: Numba's plainest threading layer ends the process if two threads start one."""
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 

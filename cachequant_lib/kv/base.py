@@ -6,6 +6,7 @@ suits its storage, and a compressed cache is never forced to unpack what it was 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
@@ -114,11 +115,11 @@ class KVCache(ABC):
         Raises
         ------
         CapacityError
-            If `length` is negative or more than is stored.
+            If `length` is no whole number, negative, or more than is stored.
         """
-        if not 0 <= length <= self.length:
+        if not is_whole(length) or length > self.length:
             raise CapacityError(f"cannot truncate a cache of {self.length} positions to {length}")
-        self._lengths = [length] * self.num_layers
+        self._lengths = [int(length)] * self.num_layers
 
     @abstractmethod
     def read_block(self, start: int, stop: int) -> KVBlock:
@@ -174,6 +175,11 @@ class KVCache(ABC):
         if start + count > self.capacity:
             raise CapacityError(f"no room for {count} more positions: {start} of {self.capacity} are taken")
         return start + count
+
+
+def is_whole(value: object, least: int = 0) -> bool:
+    """Whether something is a whole number of at least `least`."""
+    return isinstance(value, Integral) and int(value) >= least
 
 
 def softmax_causal(scores: NDArray[Any], num_queries: int) -> None:

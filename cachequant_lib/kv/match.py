@@ -17,6 +17,14 @@ Namespace = str | tuple[str, ...]
 Release = Callable[[Node], None]
 
 
+def check_namespace(namespace: object) -> Namespace:
+    """Return a namespace, or raise CacheError: it must be text, or a tuple of texts, so that a file can hold it."""
+    parts = namespace if isinstance(namespace, tuple) else (namespace,)
+    if not all(isinstance(part, str) for part in parts):
+        raise CacheError(f"a namespace is a string or a tuple of strings, got {namespace!r}")
+    return namespace  # type: ignore[return-value]
+
+
 class PrefixMatch:
     """The stored beginning of a prompt, pinned until it is released: use it in a ``with`` statement.
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from cachequant_lib.errors import CacheError
 from cachequant_lib.kv.arena import Reader, RowArena, RowPool, Source, row_source
-from cachequant_lib.kv.match import Miss, Namespace, PrefixMatch, PrefixStats, explain
+from cachequant_lib.kv.match import Miss, Namespace, PrefixMatch, PrefixStats, check_namespace, explain
 from cachequant_lib.kv.policies import POLICIES, Policy
 from cachequant_lib.kv.radix import TOKEN_BYTES, Node, check, cut_tail, extend, find, pack, split
 
@@ -94,7 +94,7 @@ class PrefixCache:
         """
         key, counts = pack(token_ids), self._counts
         with self._lock:
-            root = self._roots.get(namespace)
+            root = self._roots.get(check_namespace(namespace))
             node, _, length = (None, 0, 0) if root is None else find(root, key[:-TOKEN_BYTES])
             if length < self.min_tokens:
                 node, length = None, 0
@@ -138,7 +138,7 @@ class PrefixCache:
         shape, dtype, read = row_source(kv, len(key) // TOKEN_BYTES, start)
         with self._lock:
             pool = self._arena.pool(shape, dtype)
-            root = self._roots.get(namespace)
+            root = self._roots.get(check_namespace(namespace))
             if root is None:
                 root = Node(None, b"", np.empty(0, np.int64), pool)
             if root.pool is not pool:
@@ -177,7 +177,7 @@ class PrefixCache:
     def explain_miss(self, token_ids: ArrayLike, namespace: Namespace = "") -> Miss:
         """Say why a prompt would not be served any further. For the operator: it looks into all namespaces."""
         with self._lock:
-            return explain(self._roots, pack(token_ids)[:-TOKEN_BYTES], namespace, self.min_tokens)
+            return explain(self._roots, pack(token_ids)[:-TOKEN_BYTES], check_namespace(namespace), self.min_tokens)
 
     def save(self, path: str | Path, fingerprint: str = "") -> int:
         """Write everything stored to a file, and return the number of tokens.

@@ -6,12 +6,13 @@ tree, so one eviction costs as much as the cache is large. Easy to read, and rig
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cachequant_lib.errors import CacheError
+from cachequant_lib.errors import CacheError, TokenError
 
 Row = NDArray[Any]
 
@@ -71,12 +72,16 @@ class TokenTrie:
             A fresh copy of their rows, shape (matched, ...); None if nothing matched or no rows were stored.
             Costs one step a token and one copy of the bytes.
         """
-        path = self._walk(token_ids)
+        path = self._walk(_whole_numbers(token_ids))
         self._touch(path)
         rows = [node.row for node in path if node.row is not None]
         if not path or len(rows) < len(path):
             return len(path), None
         return len(path), np.stack(rows)  # matched of (...) -> (matched, ...)
+
+    def match_length(self, token_ids: Sequence[int]) -> int:
+        """Count the leading tokens that are stored, without marking them as used."""
+        return len(self._walk(_whole_numbers(token_ids)))
 
     def insert(self, token_ids: Sequence[int], kv_rows: Row | None = None, start: int = 0) -> int:
         """Store a prompt; tokens already there keep their rows. Changes the trie.
@@ -98,9 +103,12 @@ class TokenTrie:
         Raises
         ------
         CacheError
-            If tokens before `start` are not stored (they were evicted since), or the rows do not fit the tokens.
+            If tokens before `start` are not stored (they were evicted since), or the rows do not fit the tokens or each
+            other. Nothing has changed then.
+        TokenError
+            If `token_ids` are not whole numbers.
         """
-        ids = [int(token) for token in token_ids]
+        ids = _whole_numbers(token_ids)
         if not 0 <= start <= len(ids):
             raise CacheError(f"start must lie in 0..{len(ids)}, got {start}")
         if kv_rows is not None and len(kv_rows) != len(ids) - start:
@@ -108,15 +116,21 @@ class TokenTrie:
         path = self._walk(ids)
         if len(path) < start:
             raise CacheError(f"rows begin at token {start}, but only the first {len(path)} tokens are stored")
+        rows = [None] * (len(ids) - start) if kv_rows is None else [np.array(row) for row in kv_rows]
+        shapes = {row.shape for row in [*rows, *(node.row for node in path[-1:])] if row is not None}
+        if len(shapes) > 1:
+            raise CacheError(f"rows of a trie have one shape, got {sorted(shapes)}")
         stored = len(path)
         self._evict_to_fit(len(ids) - stored, protected=path)
+        for position in range(start, stored):  # a tree that was built without rows is filled in
+            if path[position].row is None:
+                path[position].row = rows[position - start]
         for position in range(stored, len(ids)):
             parent = path[-1] if path else self._root
-            row = None if kv_rows is None else np.array(kv_rows[position - start])
-            node = TrieNode(ids[position], parent, row)
+            node = TrieNode(ids[position], parent, rows[position - start])
             parent.children[node.token_id] = node
             path.append(node)
-        self.num_tokens += len(ids) - stored
+            self.num_tokens += 1
         self._touch(path)
         return len(ids) - stored
 
@@ -158,7 +172,7 @@ class TokenTrie:
         """Nodes of the longest stored beginning of `token_ids`."""
         node, path = self._root, []
         for token in token_ids:
-            child = node.children.get(int(token))
+            child = node.children.get(token)
             if child is None:
                 break
             path.append(child)
@@ -195,3 +209,11 @@ class TokenTrie:
             del victim.parent.children[victim.token_id]
             self.num_tokens -= 1
             self.num_evicted += 1
+
+
+def _whole_numbers(token_ids: Sequence[int]) -> list[int]:
+    """Return ids as plain integers, whatever holds them: list, tuple, NumPy array or tensor."""
+    try:
+        return [index(token) for token in token_ids]
+    except TypeError as error:
+        raise TokenError(f"token ids must be whole numbers ({error})") from error

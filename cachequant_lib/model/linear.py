@@ -1,4 +1,4 @@
-"""The linear layers, one class a weight format, and the integer products of two tensors.
+"""The linear layers, one class a weight format.
 
 This is where a format meets its kernel. A quantised layer quantises its input a row at a time and multiplies
 integers; the weight is quantised once, when the layer is made.
@@ -15,6 +15,7 @@ from cachequant_lib.formats import BFP8Tensor, Int8Tensor, Scheme, quantize_bfp8
 from cachequant_lib.formats.scheme import check_values
 from cachequant_lib.kernels import bfp8, int8, loops
 from cachequant_lib.kernels.isa import best_instruction_set
+from cachequant_lib.kernels.jit import PARALLEL
 from cachequant_lib.kernels.quantize import LARGEST_POWER, NOT_FINITE
 from cachequant_lib.kernels.tiles import Tile
 
@@ -33,6 +34,7 @@ class Linear(ABC):
     arithmetic: ClassVar[str]
 
     def __init__(self, weight: FloatArray, bias: FloatArray | None = None) -> None:
+        weight, bias = np.asarray(weight), None if bias is None else np.asarray(bias)
         if weight.ndim != 2 or weight.size == 0:
             raise FormatError(f"expected a weight (N, K), got shape {weight.shape}")
         if bias is not None and bias.shape != weight.shape[:1]:
@@ -69,7 +71,10 @@ class Linear(ABC):
 
 
 class Float32Linear(Linear):
-    """The exact layer: float32 weight, multiplied by the BLAS that NumPy carries."""
+    """The exact layer: float32 weight, multiplied by the BLAS that NumPy carries.
+
+    A contiguous float32 weight is used where it lies, not copied: a tied head shares the embedding's memory.
+    """
 
     arithmetic = "float32"
 
@@ -78,7 +83,7 @@ class Float32Linear(Linear):
         self.weight = np.ascontiguousarray(weight, dtype=np.float32)
 
     def _apply(self, x: FloatArray) -> FloatArray:
-        y: FloatArray = x @ self.weight.T  # (M, K) @ (K, N) -> (M, N)
+        y: FloatArray = x.astype(np.float32, copy=False) @ self.weight.T  # (M, K) @ (K, N) -> (M, N)
         y += self.bias
         return y
 
@@ -103,7 +108,7 @@ class Int8Linear(Linear):
 
     def __init__(self, weight: FloatArray, bias: FloatArray | None = None) -> None:
         super().__init__(weight, bias)
-        _check_sum_length(self.in_features)
+        check_sum_length(self.in_features)
         tensor, isa = quantize_int8(weight), best_instruction_set()
         self._tile = Tile(isa, *isa.int8_tile)
         self._packed = int8.pack_int8(self._tile, tensor.codes, tensor.scales, self.bias)
@@ -120,7 +125,9 @@ class Int8Linear(Linear):
 
     def _apply(self, x: FloatArray) -> FloatArray:
         out = np.empty((len(x), self.out_features), np.float32)
-        if int8.linear_int8(self._tile, _kernel_input(x), self._packed, out) >= NOT_FINITE:
+        with PARALLEL:
+            flags = int8.linear_int8(self._tile, _kernel_input(x), self._packed, out)
+        if flags >= NOT_FINITE:
             quantize_int8(x)  # raises, and says what is wrong
         return out
 
@@ -165,7 +172,9 @@ class BFP8Linear(Linear):
 
     def _apply(self, x: FloatArray) -> FloatArray:
         out = np.empty((len(x), self.out_features), np.float32)
-        if bfp8.linear_bfp8(self._tile, _kernel_input(x), self._packed, out) > LARGEST_POWER:
+        with PARALLEL:
+            power = bfp8.linear_bfp8(self._tile, _kernel_input(x), self._packed, out)
+        if power > LARGEST_POWER:
             quantize_bfp8(x)  # raises, and says what is wrong
         return out
 
@@ -213,86 +222,12 @@ class SchemeLinear(Linear):
         return self.scheme.bits_per_value(self.in_features, self.out_features)
 
 
-def matmul_int8(x: Int8Tensor, weight: Int8Tensor, bias: FloatArray | None = None) -> FloatArray:
-    """Multiply two int8 matrices with true integer arithmetic: ``x @ weight.T + bias``.
-
-    Parameters
-    ----------
-    x : Int8Tensor, codes (M, K)
-    weight : Int8Tensor, codes (N, K)
-    bias : ndarray of float32, shape (N,), optional
-
-    Returns
-    -------
-    ndarray of float32, shape (M, N)
-        Sums of products are exact in int32, then scaled in float64: M N K multiply-adds, one scaling an output.
-
-    Raises
-    ------
-    FormatError
-        If an operand is not int8, the shapes do not match, or K is long enough for an int32 sum to overflow.
-    """
-    for operand in (x, weight):
-        if not isinstance(operand, Int8Tensor):
-            raise FormatError(f"matmul_int8 takes two Int8Tensor, got {type(operand).__name__}")
-    bias = _check_matmul(x.codes, weight.codes, bias)
-    _check_sum_length(x.codes.shape[1])
-    out = np.empty((len(x.codes), len(weight.codes)), np.float32)
-    x_scales, weight_scales = x.scales.astype(np.float64), weight.scales.astype(np.float64)
-    loops.matmul_int8(x.codes, x_scales, weight.codes, weight_scales, bias, out)
-    return out
-
-
-def matmul_bfp8(x: BFP8Tensor, weight: BFP8Tensor, bias: FloatArray | None = None) -> FloatArray:
-    """Multiply two BFP8 matrices with true integer arithmetic inside each block: ``x @ weight.T + bias``.
-
-    Parameters
-    ----------
-    x : BFP8Tensor, mantissas (M, K)
-    weight : BFP8Tensor, mantissas (N, K)
-        With the block size of `x`.
-    bias : ndarray of float32, shape (N,), optional
-
-    Returns
-    -------
-    ndarray of float32, shape (M, N)
-        Sums within a block are exact in int32; K / 32 scalings an output in float64.
-
-    Raises
-    ------
-    FormatError
-        If an operand is not BFP8, the shapes or the block sizes do not match.
-    """
-    for operand in (x, weight):
-        if not isinstance(operand, BFP8Tensor):
-            raise FormatError(f"matmul_bfp8 takes two BFP8Tensor, got {type(operand).__name__}")
-    bias = _check_matmul(x.mantissas, weight.mantissas, bias)
-    if x.block_size != weight.block_size:
-        raise FormatError(f"block sizes differ: {x.block_size} and {weight.block_size}")
-    _check_sum_length(x.block_size)
-    out = np.empty((len(x.mantissas), len(weight.mantissas)), np.float32)
-    x_scales, weight_scales = np.ldexp(1.0, x.exponents), np.ldexp(1.0, weight.exponents)
-    loops.matmul_bfp8(x.mantissas, x_scales, weight.mantissas, weight_scales, bias, out)
-    return out
-
-
 def _kernel_input(x: FloatArray) -> FloatArray:
     """Return `x` as the one kind of array that the packed kernels are compiled for."""
     return np.require(x if x.dtype == np.float32 else check_values(x), np.float32, ["C", "W"])
 
 
-def _check_matmul(x: NDArray[np.int8], weight: NDArray[np.int8], bias: FloatArray | None) -> FloatArray:
-    """Raise unless x (M, K), weight (N, K) and bias (N,) fit; return the bias, zeros if there is none."""
-    if x.ndim != 2 or weight.ndim != 2 or x.shape[1] != weight.shape[1]:
-        raise FormatError(f"expected codes (M, K) and (N, K), got {x.shape} and {weight.shape}")
-    if bias is None:
-        return np.zeros(len(weight), np.float32)
-    if bias.shape != (len(weight),):
-        raise FormatError(f"expected a bias of shape ({len(weight)},), got {bias.shape}")
-    return bias.astype(np.float32, copy=False)
-
-
-def _check_sum_length(count: int) -> None:
+def check_sum_length(count: int) -> None:
     """Raise if `count` products of codes could overflow the kernel's int32 sum."""
     if count > loops.MAX_K:
         raise FormatError(f"a sum of {count} products can overflow int32; the longest safe one is {loops.MAX_K}")

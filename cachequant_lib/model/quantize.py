@@ -52,11 +52,11 @@ def quantize_model(model: ModelT, scheme: str | Scheme, head: str = "fp32") -> M
     return replace(model, **changes)
 
 
-def _linear_maker(scheme: str | Scheme) -> Callable[..., Linear]:
+def _linear_maker(scheme: object) -> Callable[..., Linear]:
     """Return what builds a layer in this scheme from a weight and a bias."""
     if isinstance(scheme, Scheme):
         return lambda weight, bias: SchemeLinear(weight, bias, scheme=scheme)
-    if scheme not in SCHEMES:
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise FormatError(f"scheme must be one of {tuple(SCHEMES)} or a Scheme, got {scheme!r}")
     return SCHEMES[scheme]
 

@@ -112,7 +112,7 @@ def test_magnitudes_beyond_a_rule_are_refused(rule, too_large):
         cq.Scheme(2, rule).quantize([1.0, too_large])
 
 
-@pytest.mark.parametrize("x", [3.0, np.zeros((4, 0)), np.zeros(3, complex), ["a", "b"]])
+@pytest.mark.parametrize("x", [[[1], [1, 2]], 3.0, np.zeros((4, 0)), np.zeros(3, complex), ["a", "b"]])
 def test_what_is_no_array_of_rows_is_refused(x):
     with pytest.raises(cq.FormatError):
         cq.Scheme("row", "exact").quantize(x)
@@ -122,6 +122,18 @@ def test_what_is_no_array_of_rows_is_refused(x):
 def test_containers_are_equal(container):
     rows = [[1.5, -0.7], [0.2, -1.9]]
     assert cq.Scheme("row", "exact").quantize(container(rows)).codes.tolist() == [[127, -59], [13, -127]]
+
+
+def test_sizes_may_be_numpy_integers():
+    assert cq.Scheme(np.int64(32)).bits_per_value(64) == 8.25
+    assert cq.quantize_bfp8(np.ones(8), block_size=np.int64(4)).block_size == 4
+    with pytest.raises(cq.FormatError, match="block_size"):
+        cq.quantize_bfp8(np.ones(8), block_size="tensor")
+
+
+def test_dequantize_wants_a_quantised_tensor():
+    with pytest.raises(cq.FormatError, match="got ndarray"):
+        cq.dequantize(np.ones(3))
 
 
 def test_no_rows_at_all_is_fine():

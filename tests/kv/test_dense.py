@@ -84,7 +84,7 @@ def test_truncate_keeps_exactly_so_many(length):
     assert (kv.read_block(0, length).rows == before).all()
 
 
-@pytest.mark.parametrize("length", [-1, -6, 7])
+@pytest.mark.parametrize("length", [-1, -6, 7, 1.5])
 def test_truncate_outside_the_stored_is_refused(length):
     kv = filled(np.random.default_rng(0), 6)
     with pytest.raises(cq.CapacityError, match=f"6 positions to {length}"):

@@ -544,3 +544,12 @@ def test_eight_threads_on_one_cache():
     assert (stats.requests, stats.bytes_pinned) == (8 * 300, 0)
     assert stats.evictions > 0
     assert stats.hits > 0
+
+
+@pytest.mark.parametrize("namespace", [3, None, ["a"], ("a", ("b", "c"))])
+def test_a_namespace_is_text(namespace):
+    cache = cq.PrefixCache()
+    for use in (cache.match, cache.explain_miss, lambda ids, name: cache.insert(ids, np.zeros((2, 1)), name)):
+        with pytest.raises(cq.CacheError, match="a string or a tuple of strings"):
+            use([1, 2], namespace)
+    assert cache.bytes_used == 0

@@ -152,6 +152,38 @@ def test_rows_that_hang_in_the_air_are_refused():
         cq.TokenTrie(0)
 
 
+class BrokenRows:
+    """Two good rows, then an error."""
+
+    def __len__(self):
+        return 3
+
+    def __iter__(self):
+        yield from np.zeros((2, 1))
+        raise MemoryError
+
+
+def test_rows_that_cannot_be_copied_change_nothing():
+    trie = cq.TokenTrie(max_tokens=3)
+    put(trie, [7, 8, 9])
+    with pytest.raises(MemoryError):
+        trie.insert([1, 2, 3], BrokenRows())
+    assert trie.lookup([7, 8, 9])[0] == trie.num_tokens == 3
+    with pytest.raises(cq.CacheError, match="rows of a trie have one shape"):
+        trie.insert([1, 2], [np.zeros(1), np.zeros(2)])
+    trie.check_invariants()
+
+
+@pytest.mark.parametrize("ids", ["12", [1.0, 2.0], [None]])
+def test_what_is_no_id_is_refused(ids):
+    trie = cq.TokenTrie()
+    put(trie, [1, 2])
+    with pytest.raises(cq.TokenError, match="whole numbers"):
+        trie.lookup(ids)
+    with pytest.raises(cq.TokenError, match="whole numbers"):
+        trie.insert(ids)
+
+
 class TrieMachine(RuleBasedStateMachine):
     """Random requests against a trie and against what its promises allow."""
 

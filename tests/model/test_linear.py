@@ -1,12 +1,17 @@
 """The linear layers: drop-in for each other, exact where they say so, clear where they refuse."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
 import cachequant_lib as cq
 from cachequant_lib.kernels import loops
 from cachequant_lib.kernels.reference import matmul_bfp8_ref, matmul_int8_ref
-from cachequant_lib.model.linear import SchemeLinear, matmul_bfp8, matmul_int8
+from cachequant_lib.model.linear import SchemeLinear
+from cachequant_lib.model.matmul import matmul_bfp8, matmul_int8
 
 LAYERS = [cq.Float32Linear, cq.Int8Linear, cq.BFP8Linear]
 
@@ -202,3 +207,48 @@ def test_sums_that_could_overflow_are_refused():
         cq.Int8Linear(too_long)
     with pytest.raises(cq.FormatError, match="can overflow int32"):
         matmul_int8(cq.quantize_int8(too_long), cq.quantize_int8(too_long))
+
+
+@pytest.mark.parametrize(
+    ("codes", "scales"),
+    [
+        (np.ones((3, 8), np.int8), np.ones(1, np.float32)),  # fewer scales than rows: the kernel would read past them
+        (np.ones((3, 8), np.int8), np.ones((3, 1), np.float32)),
+        (np.full((3, 8), 0.9), np.ones(3, np.float32)),
+        (np.full((3, 8), -128, np.int8), np.ones(3, np.float32)),
+    ],
+)
+def test_tensors_built_by_hand_are_checked(codes, scales, case):
+    good = cq.quantize_int8(case[1][:, :8])
+    for operands in ((cq.Int8Tensor(codes, scales), good), (good, cq.Int8Tensor(codes, scales))):
+        with pytest.raises(cq.FormatError):
+            matmul_int8(*operands)
+
+
+@pytest.mark.parametrize("shape", [(1, 2), (3, 5), (3,)])
+def test_exponents_built_by_hand_are_checked(shape):
+    good, mantissas = cq.quantize_bfp8(np.ones((4, 64))), np.ones((3, 64), np.int8)
+    with pytest.raises(cq.FormatError):
+        matmul_bfp8(cq.BFP8Tensor(mantissas, np.zeros(shape, np.int32)), good)
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_every_real_input_gives_float32(layer, case):
+    x, weight, bias = case
+    linear = layer(weight, list(bias))
+    assert linear(x.astype(np.float64)).dtype == np.float32
+    assert (linear(x.astype(np.float64)) == linear(x)).all()
+
+
+@pytest.mark.compiled
+def test_two_threads_may_use_one_model_on_the_plainest_threading_layer():
+    code = """
+import threading, numpy as np, cachequant_lib as cq
+linear = cq.Int8Linear(np.ones((64, 64), np.float32))
+work = lambda: [linear(np.ones((4, 64), np.float32)) for _ in range(200)]
+threads = [threading.Thread(target=work) for _ in range(4)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+"""
+    environment = os.environ | {"NUMBA_THREADING_LAYER": "workqueue"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=300)
