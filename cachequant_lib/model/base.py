@@ -149,15 +149,17 @@ class Model(ABC):
         Raises
         ------
         FormatError
-            If the format or an option is unknown, or `capacity` is below 1.
+            If the format or an option is unknown, or `capacity` is not a whole number of at least 1.
         """
         if format not in KV_FORMATS:
             raise FormatError(f"no KV format {format!r}; the formats are {', '.join(map(repr, KV_FORMATS))}")
         if options:
             raise FormatError(f"KV format {format!r} has no option {', '.join(map(repr, sorted(options)))}")
         config = self.config
-        capacity = config.context_length if capacity is None else capacity
-        return DenseKV(config.num_layers, config.num_kv_heads, config.head_dim, capacity)
+        room: Any = config.context_length if capacity is None else capacity  # Any: callers are not checked
+        if not isinstance(room, int | np.integer) or isinstance(room, bool) or room < 1:
+            raise FormatError(f"capacity must be a whole number of at least 1, got {room!r}")
+        return DenseKV(config.num_layers, config.num_kv_heads, config.head_dim, int(room))
 
     @property
     def nbytes(self) -> int:

@@ -4,7 +4,6 @@ A folder is laid out as on the Hugging Face hub: ``config.json``, ``model.safete
 a tokenizer. Pickle files are never opened. A folder that carries a ``SHA256SUMS`` file is checked against it.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,16 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cachequant_lib.errors import CheckpointError, ModelNotFoundError
+from cachequant_lib.errors import CacheQuantError, CheckpointError, ModelNotFoundError
 from cachequant_lib.model import gpt2, llama
 from cachequant_lib.model.base import Model, ModelConfig
+from cachequant_lib.model.checksums import verify_checksums
+from cachequant_lib.model.entries import shown
 from cachequant_lib.model.ops import FloatArray
 from cachequant_lib.model.tokenizer import load_tokenizer
 
 CONFIG = "config.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-CHECKSUMS = "SHA256SUMS"
 
 ARCHITECTURES = {"gpt2": gpt2, "llama": llama}
 STORED_TYPES: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
@@ -78,17 +78,21 @@ def load_folder(folder: Path, name: str | None = None) -> Model:
     ModelNotFoundError
         If the folder or a file it needs is not there.
     CheckpointError
-        If the files are damaged, disagree with each other, or ask for something the forward pass does not do.
+        If the files are damaged, disagree with each other, ask for something the forward pass does not do, or cannot
+        be read.
     """
-    if not folder.is_dir():
-        what = "is a file, not a folder" if folder.exists() else "does not exist"
-        raise ModelNotFoundError(f"{folder} {what}: give a folder with {CONFIG}, {WEIGHTS} and a tokenizer")
-    raw = _read_json(folder / CONFIG)
-    stored = find_tensors(folder)
+    try:
+        return _load_folder(folder, name)
+    except CacheQuantError:
+        raise
+    except OSError as error:  # no permission, a name too long for the system, a failing disk
+        raise CheckpointError(f"{folder} cannot be read: {error}") from error
+
+
+def _load_folder(folder: Path, name: str | None) -> Model:
+    architecture, config, tensors = inspect_folder(folder)
     verify_checksums(folder)
-    architecture, config = read_config(folder, raw)
-    tensors = match_tensors(stored, architecture, config, folder)
-    tokenizer = load_tokenizer(folder, config.eos_token_id)
+    tokenizer = load_tokenizer(folder, config.eos_token_id, config.vocab_size)
     model: Model = architecture.build(config, tokenizer, name or folder.name, lambda key: tensors[key].read())
     head = tensors.get("lm_head.weight")
     if config.tied_head and head is not None and not np.array_equal(head.read(), model.embedding):
@@ -99,27 +103,35 @@ def load_folder(folder: Path, name: str | None = None) -> Model:
     return model
 
 
+def inspect_folder(folder: Path) -> tuple[Any, ModelConfig, dict[str, StoredTensor]]:
+    """Check a folder's configuration and its tensors' names, shapes and types; no weight is read.
+
+    Returns
+    -------
+    (module, ModelConfig, dict)
+        The architecture's module, the configuration, and where each tensor lies.
+    """
+    if not folder.is_dir():
+        what = "is a file, not a folder" if folder.exists() else "does not exist"
+        raise ModelNotFoundError(f"{folder} {what}: give a folder with {CONFIG}, {WEIGHTS} and a tokenizer")
+    raw = _read_json(folder / CONFIG)
+    stored = find_tensors(folder)
+    architecture, config = read_config(folder, raw)
+    return architecture, config, match_tensors(stored, architecture, config, folder)
+
+
 def read_config(folder: Path, raw: Mapping[str, Any]) -> tuple[Any, ModelConfig]:
     """Return the module of the architecture and the configuration, or raise CheckpointError."""
     model_type = raw.get("model_type")
-    if model_type not in ARCHITECTURES:
-        raise CheckpointError(f"{folder}: model_type is {model_type!r}; supported are {', '.join(ARCHITECTURES)}")
+    if not isinstance(model_type, str) or model_type not in ARCHITECTURES:
+        raise CheckpointError(f"{folder}: model_type is {shown(model_type)}; supported are {', '.join(ARCHITECTURES)}")
     if raw.get("quantization_config"):
         raise CheckpointError(f"{folder}: the weights are stored quantised; give the float checkpoint")
     architecture = ARCHITECTURES[model_type]
     try:
-        config = architecture.read_config(raw)
-    except KeyError as error:
-        raise CheckpointError(f"{folder}: {CONFIG} has no {error}") from error
+        return architecture, architecture.read_config(raw)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
-    except (TypeError, ValueError, ZeroDivisionError) as error:
-        raise CheckpointError(f"{folder}: {CONFIG} holds a size that is not one ({error})") from error
-    sizes = {key: value for key, value in vars(config).items() if key.startswith("num_") or key.endswith("_size")}
-    for key, value in {**sizes, "width": config.width, "context_length": config.context_length}.items():
-        if value < 1:
-            raise CheckpointError(f"{folder}: {CONFIG} gives {key} = {value}")
-    return architecture, config
 
 
 def match_tensors(
@@ -139,6 +151,8 @@ def match_tensors(
     }
     if len(tensors) < sum(not name.endswith(architecture.UNUSED) for name in stored):
         raise CheckpointError(f"{folder} holds a tensor twice, with and without the prefix {architecture.PREFIX!r}")
+    if config.num_layers > len(tensors):  # before a list is made that could be as long as the number is large
+        raise CheckpointError(f"{folder}: {CONFIG} has {config.num_layers} layers, the weights {len(tensors)} tensors")
     expected = architecture.tensor_shapes(config)
     allowed = expected if not config.tied_head else {**expected, "lm_head.weight": (config.vocab_size, config.width)}
     for problem, names in (
@@ -177,7 +191,10 @@ def find_tensors(folder: Path) -> dict[str, StoredTensor]:
             raise CheckpointError(f"{folder / INDEX} names {shard!r}, which is not a plain file name")
         if not (folder / shard).is_file():
             raise ModelNotFoundError(f"{folder / INDEX} names {shard}, which is not there")
-        tensors |= read_header(folder / shard)
+        found = read_header(folder / shard)
+        if twice := sorted(found.keys() & tensors.keys()):
+            raise CheckpointError(f"{folder / shard} holds {twice[0]}, which {tensors[twice[0]].path.name} holds too")
+        tensors |= found
     if lost := sorted(weight_map.keys() - tensors.keys()):
         raise CheckpointError(f"{folder / INDEX} names {lost[0]}, which no shard holds")
     return tensors
@@ -215,41 +232,13 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     }
 
 
-def verify_checksums(folder: Path) -> None:
-    """Compare the files of a folder with its ``SHA256SUMS``, if it has one. Hashing costs about 0.6 s a GB.
-
-    Raises
-    ------
-    CheckpointError
-        If a listed file is missing or has other contents.
-    """
-    listing = folder / CHECKSUMS
-    if not listing.is_file():
-        return
-    for line in listing.read_text("utf-8").splitlines():
-        if line:
-            verify_sha256(folder / line[66:], line[:64])  # "<64 digits>  <name>", as sha256sum writes it
-
-
-def verify_sha256(path: Path, expected: str) -> None:
-    """Raise CheckpointError unless the file's SHA-256 is `expected`, in hexadecimal."""
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing, though its folder's {CHECKSUMS} lists it; fetch the model again")
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != expected:
-        raise CheckpointError(
-            f"{path} has SHA-256 {found}, expected {expected}: it was changed or damaged; fetch it again"
-        )
-
-
 def _read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object, or raise with the file's name."""
     if not path.is_file():
         raise ModelNotFoundError(f"{path.parent} has no {path.name}")
     try:
         contents = json.loads(path.read_text("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not valid JSON: {error}") from error
     if not isinstance(contents, dict):
         raise CheckpointError(f"{path} holds no JSON object")

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from cachequant_lib.errors import CheckpointError, ModelNotFoundError
-from cachequant_lib.model.checkpoint import CHECKSUMS, CONFIG, WEIGHTS
+from cachequant_lib.model.checkpoint import CONFIG, WEIGHTS
+from cachequant_lib.model.checksums import CHECKSUMS
 from cachequant_lib.model.ops import FloatArray
 from cachequant_lib.model.tokenizer import Tokenizer, byte_level_bpe
 

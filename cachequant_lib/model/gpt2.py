@@ -9,6 +9,7 @@ import numpy as np
 from cachequant_lib.errors import CheckpointError
 from cachequant_lib.kv.base import KVCache
 from cachequant_lib.model.base import Model, ModelConfig
+from cachequant_lib.model.entries import choice, positive, shown, size, token_id
 from cachequant_lib.model.linear import Float32Linear, Linear
 from cachequant_lib.model.ops import FloatArray, LayerNorm, gelu
 from cachequant_lib.model.tokenizer import IdArray, Tokenizer
@@ -64,7 +65,7 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
     Raises
     ------
     CheckpointError
-        If a size is missing, or the file asks for something this forward pass does not do.
+        If an entry is missing or not of its kind, or the file asks for something this forward pass does not do.
     """
     required = {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
@@ -75,26 +76,25 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
     for key, supported in required.items():
         value = raw.get(key, supported[0])
         if value not in supported:
-            raise CheckpointError(f"config.json has {key} = {value!r}; this GPT-2 supports {supported[0]!r} only")
-    width, num_heads = int(raw["n_embd"]), int(raw["n_head"])
+            raise CheckpointError(f"config.json has {key} = {shown(value)}; this GPT-2 supports {supported[0]!r} only")
+    width, num_heads, vocab_size = size(raw, "n_embd"), size(raw, "n_head"), size(raw, "vocab_size")
     if width % num_heads:
         raise CheckpointError(f"config.json has n_embd = {width}, which {num_heads} heads (n_head) do not divide")
-    eos = raw.get("eos_token_id")
     return ModelConfig(
         architecture="gpt2",
-        vocab_size=int(raw["vocab_size"]),
-        context_length=int(raw["n_positions"]),
-        num_layers=int(raw["n_layer"]),
+        vocab_size=vocab_size,
+        context_length=size(raw, "n_positions"),
+        num_layers=size(raw, "n_layer"),
         num_heads=num_heads,
         num_kv_heads=num_heads,
         head_dim=width // num_heads,
         width=width,
-        hidden_width=int(raw.get("n_inner") or 4 * width),
-        norm_eps=float(raw.get("layer_norm_epsilon", 1e-5)),
+        hidden_width=size(raw, "n_inner", 4 * width),
+        norm_eps=positive(raw, "layer_norm_epsilon", 1e-5),
         rope_theta=None,
-        tied_head=bool(raw.get("tie_word_embeddings", True)),
-        bos_token_id=raw.get("bos_token_id"),
-        eos_token_id=eos[0] if isinstance(eos, list) else eos,
+        tied_head=choice(raw, "tie_word_embeddings", True),
+        bos_token_id=token_id(raw, "bos_token_id", vocab_size),
+        eos_token_id=token_id(raw, "eos_token_id", vocab_size),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from cachequant_lib.errors import CheckpointError
 from cachequant_lib.kv.base import KVCache
 from cachequant_lib.model.base import Model, ModelConfig
+from cachequant_lib.model.entries import choice, positive, shown, size, table, token_id
 from cachequant_lib.model.linear import Float32Linear, Linear
 from cachequant_lib.model.ops import FloatArray, RMSNorm, apply_rope, rope_tables, silu
 from cachequant_lib.model.tokenizer import IdArray, Tokenizer
@@ -73,9 +74,9 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
     Raises
     ------
     CheckpointError
-        If a size is missing, or the file asks for something this forward pass does not do.
+        If an entry is missing or not of its kind, or the file asks for something this forward pass does not do.
     """
-    rope = {**(raw.get("rope_scaling") or {}), **(raw.get("rope_parameters") or {})}
+    rope = {**table(raw, "rope_scaling"), **table(raw, "rope_parameters")}
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     for key, value, supported in (
         ("hidden_act", raw.get("hidden_act", "silu"), "silu"),
@@ -85,31 +86,30 @@ def read_config(raw: Mapping[str, Any]) -> ModelConfig:
         ("mlp_bias", raw.get("mlp_bias", False), False),
     ):
         if value != supported:
-            raise CheckpointError(f"config.json has {key} = {value!r}; this Llama supports {supported!r} only")
-    width, num_heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
-    num_kv_heads = int(raw.get("num_key_value_heads") or num_heads)
-    head_dim = int(raw.get("head_dim") or width // num_heads)
+            raise CheckpointError(f"config.json has {key} = {shown(value)}; this Llama supports {supported!r} only")
+    width, num_heads, vocab_size = size(raw, "hidden_size"), size(raw, "num_attention_heads"), size(raw, "vocab_size")
+    num_kv_heads = size(raw, "num_key_value_heads", num_heads)
+    head_dim = size(raw, "head_dim", width // num_heads)
     if num_heads % num_kv_heads or head_dim % 2:
         raise CheckpointError(
             f"config.json has {num_heads} heads, {num_kv_heads} key-value heads and head size {head_dim}: "
             "the first must be a multiple of the second, and the head size even"
         )
-    eos = raw.get("eos_token_id")
     return ModelConfig(
         architecture="llama",
-        vocab_size=int(raw["vocab_size"]),
-        context_length=int(raw["max_position_embeddings"]),
-        num_layers=int(raw["num_hidden_layers"]),
+        vocab_size=vocab_size,
+        context_length=size(raw, "max_position_embeddings"),
+        num_layers=size(raw, "num_hidden_layers"),
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=head_dim,
         width=width,
-        hidden_width=int(raw["intermediate_size"]),
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(rope.get("rope_theta", raw.get("rope_theta", 10000.0))),
-        tied_head=bool(raw.get("tie_word_embeddings", False)),
-        bos_token_id=raw.get("bos_token_id"),
-        eos_token_id=eos[0] if isinstance(eos, list) else eos,
+        hidden_width=size(raw, "intermediate_size"),
+        norm_eps=positive(raw, "rms_norm_eps", 1e-6),
+        rope_theta=positive({**raw, **rope}, "rope_theta", 10000.0, low=1),
+        tied_head=choice(raw, "tie_word_embeddings", False),
+        bos_token_id=token_id(raw, "bos_token_id", vocab_size),
+        eos_token_id=token_id(raw, "eos_token_id", vocab_size),
     )
 
 

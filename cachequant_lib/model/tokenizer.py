@@ -24,6 +24,14 @@ class Tokenizer:
         Its truncation and padding settings, if any, are switched off: text is never cut or padded in silence.
     eos_token_id : int, optional
         The id that ends a text.
+    model_vocab_size : int, optional
+        How many ids the model has. Embeddings are often padded to a round number, so it may choose an id that the
+        tokenizer has no token for.
+
+    Attributes
+    ----------
+    has_text : bool
+        Whether text can be encoded and decoded. False where a folder of weights came without a tokenizer.
 
     Notes
     -----
@@ -31,11 +39,14 @@ class Tokenizer:
     Untrusted text can therefore contain it.
     """
 
-    def __init__(self, backend: Any, eos_token_id: int | None = None) -> None:
+    has_text = True
+
+    def __init__(self, backend: Any, eos_token_id: int | None = None, model_vocab_size: int | None = None) -> None:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
         self.eos_token_id = eos_token_id
+        self._num_ids = max(self.vocab_size, model_vocab_size or 0)
 
     def save(self, path: Path) -> None:
         """Write the tokenizer as a ``tokenizer.json``."""
@@ -69,18 +80,24 @@ class Tokenizer:
     def decode(self, token_ids: Sequence[int] | ArrayLike) -> str:
         """Return the text of some token ids, special tokens included; the empty list gives the empty text.
 
-        Ids that end in the middle of a character give U+FFFD there, as in `transformers`.
+        Ids that end in the middle of a character give U+FFFD there, as in `transformers`. So does each id that is one
+        of the model's, but for which the tokenizer has no token.
 
         Raises
         ------
         TokenError
-            If an id is not a whole number in ``0..vocab_size-1``.
+            If an id is not a whole number in ``0..V-1``, V being the tokenizer's or the model's vocabulary, whichever
+            is larger.
         """
-        if not isinstance(token_ids, str) and len(token_ids) == 0:  # type: ignore[arg-type]
+        if _is_empty(token_ids):
             return ""
-        ids = check_token_ids(token_ids, self.vocab_size)
-        text: str = self._backend.decode(ids.tolist(), skip_special_tokens=False)
-        return text
+        parts: list[list[int]] = [[]]  # cut at every id without a token
+        for token in check_token_ids(token_ids, self._num_ids).tolist():
+            if self._backend.id_to_token(token) is None:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return "\ufffd".join(self._backend.decode(part, skip_special_tokens=False) for part in parts)
 
 
 class MissingTokenizer(Tokenizer):
@@ -91,6 +108,8 @@ class MissingTokenizer(Tokenizer):
     folder : Path
         Named in the message.
     """
+
+    has_text = False
 
     def __init__(self, folder: Path, eos_token_id: int | None = None) -> None:
         self._folder = folder
@@ -106,6 +125,12 @@ class MissingTokenizer(Tokenizer):
         raise self._refusal()
 
     def decode(self, token_ids: Sequence[int] | ArrayLike) -> str:
+        """Refused, except that no ids give the empty text."""
+        if _is_empty(token_ids):
+            return ""
+        raise self._refusal()
+
+    def save(self, path: Path) -> None:
         """Refused: see the class."""
         raise self._refusal()
 
@@ -113,6 +138,14 @@ class MissingTokenizer(Tokenizer):
         return ModelNotFoundError(
             f"{self._folder} holds no tokenizer: give token ids instead of text, or put its tokenizer.json there"
         )
+
+
+def _is_empty(token_ids: object) -> bool:
+    """Whether this is a sequence, but of nothing. Empty text or an empty dictionary is no such sequence."""
+    try:
+        return not isinstance(token_ids, str | bytes | dict | set) and len(token_ids) == 0  # type: ignore[arg-type]
+    except TypeError:  # a single number, None
+        return False
 
 
 def check_token_ids(token_ids: ArrayLike, vocab_size: int) -> IdArray:
@@ -146,7 +179,7 @@ def check_token_ids(token_ids: ArrayLike, vocab_size: int) -> IdArray:
     return ids.astype(np.int64)
 
 
-def load_tokenizer(folder: Path, eos_token_id: int | None = None) -> Tokenizer:
+def load_tokenizer(folder: Path, eos_token_id: int | None = None, model_vocab_size: int | None = None) -> Tokenizer:
     """Read ``tokenizer.json``, or ``vocab.json`` with ``merges.txt``, from a folder.
 
     A folder with no trace of a tokenizer gives one that refuses text, so that bare weights can still be run on ids.
@@ -163,9 +196,10 @@ def load_tokenizer(folder: Path, eos_token_id: int | None = None) -> Tokenizer:
     whole, vocab, merges = folder / "tokenizer.json", folder / "vocab.json", folder / "merges.txt"
     try:
         if whole.is_file():
-            return Tokenizer(Backend.from_file(str(whole)), eos_token_id)
+            return Tokenizer(Backend.from_file(str(whole)), eos_token_id, model_vocab_size)
         if vocab.is_file() and merges.is_file():
-            return byte_level_bpe(json.loads(vocab.read_text("utf-8")), read_merges(merges), eos_token_id)
+            tokens = json.loads(vocab.read_text("utf-8"))
+            return byte_level_bpe(tokens, read_merges(merges), eos_token_id, model_vocab_size=model_vocab_size)
     except Exception as error:  # the backend raises bare Exception
         raise CheckpointError(f"the tokenizer files in {folder} cannot be read: {error}") from error
     traces = [name for name in _TOKENIZER_TRACES if (folder / name).exists()]
@@ -180,14 +214,15 @@ def load_tokenizer(folder: Path, eos_token_id: int | None = None) -> Tokenizer:
 _TOKENIZER_TRACES = ("tokenizer_config.json", "special_tokens_map.json", "vocab.json", "merges.txt", "tokenizer.model")
 
 
-def gpt2_tokenizer(vocab_bpe: Path) -> Tokenizer:
+def gpt2_tokenizer(vocab_bpe: Path, model_vocab_size: int | None = None) -> Tokenizer:
     """Build GPT-2's tokenizer from its merge list alone: the vocabulary follows from the order of the merges.
 
     Ids 0..255 are the bytes in the order of their printable stand-ins, then one id a merge, then ``<|endoftext|>``.
     """
     merges = read_merges(vocab_bpe)
     tokens = [*_byte_symbols(), *(left + right for left, right in merges), END_OF_TEXT]
-    return byte_level_bpe({token: index for index, token in enumerate(tokens)}, merges, len(tokens) - 1)
+    vocab = {token: index for index, token in enumerate(tokens)}
+    return byte_level_bpe(vocab, merges, len(tokens) - 1, model_vocab_size=model_vocab_size)
 
 
 def read_merges(path: Path) -> list[tuple[str, str]]:
@@ -208,6 +243,7 @@ def byte_level_bpe(
     *,
     special: Sequence[str] = (END_OF_TEXT,),
     split_digits: bool = False,
+    model_vocab_size: int | None = None,
 ) -> Tokenizer:
     """Build a byte-level BPE tokenizer.
 
@@ -222,6 +258,8 @@ def byte_level_bpe(
         Tokens recognised whole wherever they are written; those not in `vocab` are left out.
     split_digits : bool, default False
         Make every digit its own token, as SmolLM2 does.
+    model_vocab_size : int, optional
+        See :class:`Tokenizer`.
     """
     from tokenizers import AddedToken, decoders, models, pre_tokenizers
     from tokenizers import Tokenizer as Backend
@@ -234,7 +272,7 @@ def byte_level_bpe(
     backend.add_special_tokens(
         [AddedToken(token, special=True, normalized=False) for token in special if token in vocab]
     )
-    return Tokenizer(backend, eos_token_id)
+    return Tokenizer(backend, eos_token_id, model_vocab_size)
 
 
 def _byte_symbols() -> list[str]:

@@ -180,6 +180,7 @@ def test_new_kv_has_the_models_shape(model: Model) -> None:
         ({"format": "densee"}, "no KV format 'densee'; the formats are 'dense'"),
         ({"format": "dense", "bits": 2}, "'dense' has no option 'bits'"),
         ({"capacity": 0}, "at least 1"),
+        *(({"capacity": value}, "capacity must be a whole number") for value in (2.5, 8.0, "8", True, -1, [8])),
     ],
 )
 def test_new_kv_refuses_what_it_does_not_know(model: Model, arguments: dict[str, Any], message: str) -> None:

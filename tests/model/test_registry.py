@@ -11,7 +11,6 @@ import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import huggingface_hub
 import numpy as np
@@ -19,7 +18,14 @@ import pytest
 
 from cachequant_lib.errors import CheckpointError, ModelNotFoundError
 from cachequant_lib.model import convert, registry
-from cachequant_lib.model.registry import GPT2_SMALL, embedded_folder, fetch, heldout_text, load, random_gpt2
+from cachequant_lib.model.registry import (
+    GPT2_SMALL,
+    embedded_folder,
+    fetch,
+    heldout_text,
+    load,
+    random_gpt2,
+)
 
 SMALL = dataclasses.replace(
     GPT2_SMALL, num_layers=2, width=64, hidden_width=256, num_heads=4, num_kv_heads=4, head_dim=16
@@ -67,42 +73,6 @@ def test_random_gpt2_does_not_get_stuck_on_one_token() -> None:
         token = int(model.forward([token], kv)[0].argmax())
         seen.append(token)
     assert len(set(seen)) > 20
-
-
-# ---- Names and folders -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["gpt3", "", "Tiny", "/no/such/folder", "openai-community/gpt2"])
-def test_an_unknown_name_lists_the_known_ones(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModelNotFoundError, match="tiny, gpt2-random, smollm2-135m, gpt2"):
-        load(name)
-
-
-def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(ModelNotFoundError, match="is a file, not a folder"):
-        load(tmp_path / "model.safetensors")
-
-
-def test_an_empty_folder_says_what_it_lacks(tmp_path: Path) -> None:
-    with pytest.raises(ModelNotFoundError, match=r"has no config\.json"):
-        load(tmp_path)
-
-
-def test_a_path_a_string_and_a_relative_path_are_one_folder(make_gpt2: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, folder = make_gpt2()
-    monkeypatch.chdir(folder.parent)
-    names = {load(folder).name, load(str(folder)).name, load("./gpt2-model").name}
-    assert names == {"gpt2-model"}
-
-
-def test_a_name_wins_over_a_folder(make_gpt2: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    _, folder = make_gpt2()
-    folder.rename(tmp_path / "tiny")
-    monkeypatch.chdir(tmp_path)
-    assert load("tiny").config.vocab_size == 4096
-    assert load("./tiny").config.vocab_size == 97
 
 
 # ---- The published GPT-2 ---------------------------------------------------------------------------------------------

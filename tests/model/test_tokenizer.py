@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import GPT2TokenizerFast, PreTrainedTokenizerFast
 
 from cachequant_lib.errors import CheckpointError, ModelNotFoundError, TokenError
-from cachequant_lib.model.registry import embedded_folder
+from cachequant_lib.model.registry import embedded_folder, load
 from cachequant_lib.model.tokenizer import Tokenizer, gpt2_tokenizer, load_tokenizer, read_merges
 
 VOCAB_BPE = embedded_folder("gpt2-bpe") / "vocab.bpe"
@@ -108,10 +109,30 @@ def test_what_is_not_text_is_refused(pairs: Any, text: Any) -> None:
         pairs["gpt2"][0].encode(text)
 
 
-@pytest.mark.parametrize("ids", [[50257], [-1], [1.5], [[1, 2]], "text"])
+@pytest.mark.parametrize("ids", [[50257], [-1], [1.5], [[1, 2]], "text", "", b"", 5, None, {}, np.int64(5), object()])
 def test_ids_outside_the_vocabulary_are_refused_not_dropped(pairs: Any, ids: Any) -> None:
     with pytest.raises(TokenError):
         pairs["gpt2"][0].decode(ids)
+
+
+@pytest.mark.parametrize("model_vocab_size", [50304, 51200])
+def test_ids_that_pad_the_models_vocabulary_are_marked_not_refused(model_vocab_size: int) -> None:
+    padded = gpt2_tokenizer(VOCAB_BPE, model_vocab_size)
+    assert padded.vocab_size == 50257
+    assert padded.decode([15496, 50257, 995]) == "Hello\ufffd world"
+    assert padded.decode([50257, model_vocab_size - 1]) == "\ufffd\ufffd"
+    for bad in (model_vocab_size, -1):
+        with pytest.raises(TokenError, match=f"token id {bad} at position 1 is not in 0..{model_vocab_size - 1}"):
+            padded.decode([50257, bad])
+
+
+def test_a_folder_with_padded_embeddings_decodes_what_its_model_may_choose(make_gpt2: Any) -> None:
+    _, folder = make_gpt2(vocab_size=4160)
+    shutil.copy(embedded_folder("tiny-austen") / "tokenizer.json", folder)
+    model = load(folder)
+    assert model.tokenizer.vocab_size < model.config.vocab_size
+    assert model.tokenizer.decode([model.config.vocab_size - 1]) == "\ufffd"
+    assert model.tokenizer.decode(model.tokenizer.encode("It is")) == "It is"
 
 
 def test_decode_takes_any_container_and_marks_half_a_character(pairs: Any) -> None:
@@ -160,6 +181,14 @@ def test_a_damaged_tokenizer_is_an_error(tmp_path: Path, contents: str) -> None:
 def test_no_tokenizer_at_all_takes_ids_and_refuses_text(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tmp_path, 7)
     assert tokenizer.eos_token_id == 7
-    for use in (lambda: tokenizer.encode("a"), lambda: tokenizer.decode([1]), lambda: tokenizer.vocab_size):
+    assert not tokenizer.has_text
+    assert load_tokenizer(embedded_folder("tiny-austen")).has_text
+    assert tokenizer.decode([]) == ""
+    for use in (
+        lambda: tokenizer.encode("a"),
+        lambda: tokenizer.decode([1]),
+        lambda: tokenizer.save(tmp_path / "tokenizer.json"),
+        lambda: tokenizer.vocab_size,
+    ):
         with pytest.raises(ModelNotFoundError, match="holds no tokenizer"):
             use()
