@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shlex
 import sys
 import time
@@ -18,6 +19,7 @@ from typing import Any
 from benchmarks import baseline, combined, eviction, kernels, multiturn, oneshot, prefix, records, stress
 from cachequant_lib.errors import CacheQuantError
 from cachequant_lib.machine import machine_info, machine_slug, timing_traps
+from cachequant_lib.model.registry import check_name
 from cachequant_lib.results import load_result
 
 EXPERIMENTS = {
@@ -51,7 +53,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:  # isdigit() would let "²" through, which int() refuses
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
 
@@ -69,9 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.charts_only:
             record = load_result(given.name, folder.name, folder=folder.parent)
         else:
-            records.prepare(folder)
-            record = _run(given, info, folder.name)
-            records.write(record, folder)
+            check_name(given.model)  # here, because an experiment may look at its model late, or never
+            with records.prepared(folder):
+                record = _run(given, info, folder.name)
+                records.write(record, folder)
         for name, picture in EXPERIMENTS[given.name].charts(record).items():
             (folder / f"{given.name}-{name}.svg").write_text(picture, encoding="utf-8", newline="\n")
         print(EXPERIMENTS[given.name].table(record))

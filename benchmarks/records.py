@@ -27,7 +27,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,20 @@ def summary(samples: Sequence[float], digits: int = 6) -> dict[str, float]:
 def significant(value: float, digits: int = 6) -> float:
     """Round to significant figures, so that a file holds what the clock can tell and no more."""
     return float(f"{value:.{digits}g}")
+
+
+@contextlib.contextmanager
+def prepared(folder: Path) -> Iterator[None]:
+    """:func:`prepare` a folder for what is done inside; folders made for it go again if it fails."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]  # innermost first
+    try:
+        prepare(folder)
+        yield
+    except BaseException:
+        for place in made:
+            with contextlib.suppress(OSError):  # it is not empty, or was never made
+                place.rmdir()
+        raise
 
 
 def prepare(folder: Path) -> None:

@@ -99,6 +99,36 @@ def test_a_place_that_cannot_be_written_to_stops_before_measuring(
     assert "choose another place with --out" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("name", ["nosuch", "./nosuch", "a" * 5000, "~no-such-user", ""])
+def test_an_unknown_model_is_refused_even_where_none_is_used(
+    name: str, experiment: SimpleNamespace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    experiment.run = None
+    assert cli.main(["stub", "--model", name, "--out", str(tmp_path / "new")]) == 1
+    assert "error: no model" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_run_leaves_no_folder_behind_that_it_made(experiment: SimpleNamespace, tmp_path: Path) -> None:
+    def broken(*args: object) -> None:
+        raise BenchmarkError("it broke")
+
+    experiment.run = broken
+    (tmp_path / "kept").mkdir()
+    assert cli.main(["stub", "--out", str(tmp_path / "new" / "results"), "--machine", "box"]) == 1
+    assert cli.main(["stub", "--out", str(tmp_path), "--machine", "kept"]) == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
+@pytest.mark.parametrize("count", ["²", "-1", "1.5", "", "9" * 5000, "x"])
+def test_a_count_that_is_none_gets_the_plain_message(
+    count: str, experiment: SimpleNamespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["stub", f"--reps={count}"])
+    assert "is not a whole number of at least 1" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("arguments", [["unknown"], ["stub", "--reps", "0"], ["stub", "--threads", "1,x"], []])
 def test_a_wrong_command_says_what_is_right(
     arguments: list[str], experiment: SimpleNamespace, capsys: pytest.CaptureFixture[str]
