@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from cachequant_lib.kernels.jit import cached_njit
+from cachequant_lib.kernels.jit import cached_njit, start_threads
 from cachequant_lib.kernels.quantize import quantize_rows_bfp8
 from cachequant_lib.kernels.simd import broadcast, dot4, load, load_powers, prefetch, splat, store, to_float, zeros
 from cachequant_lib.kernels.tiles import Tile, pack_panels, unpack_panels
@@ -58,6 +58,7 @@ def pack_bfp8(
     tile: Tile, mantissas: NDArray[np.int8], exponents: NDArray[np.int32], bias: NDArray[np.float32]
 ) -> PackedBFP8:
     """Pack a weight of mantissas (N, K), exponents (N, K / 32) and bias (N,) for a tile. Costs a copy."""
+    start_threads()  # whoever multiplies has packed before
     panels = pack_panels(tile, mantissas)
     padding = (0, panels.shape[0] * tile.width - len(mantissas))
     fields = np.pad((exponents + BIAS).astype(np.uint8), (padding, (0, 0)))  # (N padded, K / 32)

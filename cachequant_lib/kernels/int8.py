@@ -19,7 +19,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from cachequant_lib.kernels.jit import cached_njit
+from cachequant_lib.kernels.jit import cached_njit, start_threads
 from cachequant_lib.kernels.quantize import quantize_rows_int8
 from cachequant_lib.kernels.simd import broadcast, dot4, load, prefetch, store, to_float, zeros
 from cachequant_lib.kernels.tiles import Tile, pack_panels, unpack_panels
@@ -55,6 +55,7 @@ def pack_int8(
     tile: Tile, codes: NDArray[np.int8], scales: NDArray[np.float32], bias: NDArray[np.float32]
 ) -> PackedInt8:
     """Pack a weight of codes (N, K), scales (N,) and bias (N,) for a tile. Costs a copy."""
+    start_threads()  # whoever multiplies has packed before
     panels = pack_panels(tile, codes)
     padding = (0, panels.shape[0] * tile.width - len(codes))
     sums = codes.sum(axis=1, dtype=np.int64)  # (N, K) -> (N,)

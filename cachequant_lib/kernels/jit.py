@@ -6,10 +6,19 @@ from typing import Any, TypeVar, cast
 
 import numba
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
 PARALLEL = threading.Lock()
 """Held while a parallel kernel runs: Numba's plainest threading layer ends the process if two threads start one."""
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
+def start_threads() -> None:
+    """Start Numba's threads, which also tells the compiler where its parallel runtime lies.
+
+    A kernel from disk that calls a parallel kernel may not do so itself: compiled when the other one came from disk,
+    too, it is stored without the note that it needs them, and would jump to address 0. Cheap after the first time.
+    """
+    numba.get_num_threads()  # type: ignore[no-untyped-call]
 
 
 def cached_njit(**options: Any) -> Callable[[FunctionT], FunctionT]:

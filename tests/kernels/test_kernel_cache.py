@@ -41,6 +41,28 @@ for layer in (cq.Int8Linear, cq.BFP8Linear):
 """
 
 
+# The two kernels of a layer, called one by one and so stored one by one.
+PARTS = """
+import numpy as np
+from cachequant_lib.kernels.int8 import multiply_int8, pack_int8
+from cachequant_lib.kernels.isa import best_instruction_set
+from cachequant_lib.kernels.quantize import quantize_rows_int8
+from cachequant_lib.kernels.tiles import Tile
+isa = best_instruction_set()
+tile = Tile(isa, *isa.int8_tile)
+ones, codes = np.ones(2, np.float32), np.empty((2, 32), np.int8)
+quantize_rows_int8(tile, np.ones((2, 32), np.float32), codes, ones)
+weight = pack_int8(tile, np.ones((2, 32), np.int8), ones, ones)
+multiply_int8(tile, codes, ones, weight, np.empty((2, 2), np.float32))
+"""
+
+LAYER = """
+import numpy as np
+import cachequant_lib as cq
+print(cq.Int8Linear(np.ones((2, 32), np.float32))(np.ones((2, 32), np.float32))[0, 0])
+"""
+
+
 def run(code, folder, **settings):
     """Run Python code in a fresh process that imports the library from `folder`; return what it printed."""
     environment = os.environ | {"PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"} | settings
@@ -67,6 +89,13 @@ def test_a_changed_line_in_another_file_is_never_answered_from_the_cache(tmp_pat
     assert multiply() == [15 + 1 + 1 + 0.5, 0]  # 15 + scale + step + bias: the new meaning, compiled
     words.write_text(original, "utf-8")
     assert multiply() == [15.5, 1]  # the old source, and its kernel is still there
+
+
+def test_a_stored_kernel_finds_the_parallel_ones_it_calls(tmp_path):
+    # the caller is compiled while both callees come from disk, and then comes from disk itself
+    for code in (PARTS, LAYER, LAYER):
+        printed = run(code, LIBRARY.parent, NUMBA_CACHE_DIR=str(tmp_path))
+    assert printed == "32.0\n"
 
 
 def test_every_cpu_gives_the_same_bits(tmp_path):
