@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cachequant_lib.errors import CacheError, CapacityError, ContextLengthError, SamplingError, TokenError
-from cachequant_lib.kv.base import KVBlock, KVCache, is_whole
+from cachequant_lib.formats.scheme import is_whole
+from cachequant_lib.kv.base import KVBlock, KVCache
 from cachequant_lib.kv.prefix import PrefixCache
 from cachequant_lib.kv.trie import TokenTrie
 from cachequant_lib.model.base import Model

@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
+from collections.abc import Callable
 from typing import Any
+from xml.etree import ElementTree
 
 for _name, _value in {
     "HF_HUB_OFFLINE": "1",  # weights come from the package or not at all
@@ -109,3 +112,31 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("skipped or expected to fail: neither is allowed here", red=True)
         for nodeid in sorted(set(NOT_RUN)):
             terminalreporter.line(nodeid)
+
+
+# ---- Figures that are written as SVG ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def drawn_well() -> Callable[[str, int], None]:
+    """Check one hand-written figure: opaque, small, readable on a phone, and every word on the sheet."""
+
+    def check(drawn: str, most_characters: int) -> None:
+        root = ElementTree.fromstring(drawn)
+        width, height = map(float, root.attrib["viewBox"].split()[2:])
+        sheet, ink = list(root)
+        assert sheet.attrib["fill"] == "#fff"  # opaque: readable in dark mode
+        assert float(ink.attrib["font-size"]) * 339 / width >= 12  # 339 pixels are what a 375-pixel phone leaves
+        assert not re.search(r"[' ](nan|-?inf)\b", drawn)
+        assert len(drawn) < most_characters
+        for word in ink.iter("{http://www.w3.org/2000/svg}text"):
+            if word.get("transform"):  # written upwards
+                continue
+            places = [float(x) for x in word.attrib["x"].split()]  # one for the word, or one for each letter
+            wide = 7.2 * (len(word.text or "") if len(places) == 1 else 1) + places[-1] - places[0]
+            left = places[0] - {"middle": 0.5, "end": 1.0}.get(word.get("text-anchor", ""), 0.0) * wide
+            assert left >= -8, word.text
+            assert left + wide <= width + 8, word.text
+            assert float(word.attrib["y"]) < height, word.text
+
+    return check

@@ -14,7 +14,7 @@ from cachequant_lib.formats.scheme import (
     Scheme,
     check_values,
     codes_of,
-    is_size,
+    is_whole,
     pow2_exponent,
     split_groups,
 )
@@ -89,7 +89,7 @@ def quantize_bfp8(x: ArrayLike, block_size: int = 32) -> BFP8Tensor:
     """
     values = check_values(x)
     num_columns = values.shape[-1]
-    if not is_size(block_size):
+    if not is_whole(block_size, 1):
         raise FormatError(f"block_size must be a positive int, got {block_size!r}")
     num_blocks = num_columns // Scheme(block_size, "pow2").group_size(num_columns)
     blocks = split_groups(values, num_blocks)  # (..., K) -> (..., K/32, 32)

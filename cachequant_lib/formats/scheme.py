@@ -42,9 +42,9 @@ def check_values(x: ArrayLike) -> FloatArray:
     return values
 
 
-def is_size(value: object) -> bool:
-    """Whether something can be a group size: a whole number of at least 1."""
-    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) > 0
+def is_whole(value: object, least: int = 0) -> bool:
+    """Whether something is a whole number of at least `least`."""
+    return not isinstance(value, bool) and isinstance(value, Integral) and int(value) >= least
 
 
 def split_groups(values: NDArray[Any], num_groups: int) -> NDArray[Any]:
@@ -145,7 +145,7 @@ class Scheme:
     scale: ScaleRule = "pow2"
 
     def __post_init__(self) -> None:
-        if self.granularity not in ("row", "tensor") and not is_size(self.granularity):
+        if self.granularity not in ("row", "tensor") and not is_whole(self.granularity, 1):
             raise FormatError(f'granularity must be a positive int, "row" or "tensor", got {self.granularity!r}')
         if self.scale not in get_args(ScaleRule):
             raise FormatError(f"scale must be one of {get_args(ScaleRule)}, got {self.scale!r}")

@@ -6,13 +6,13 @@ suits its storage, and a compressed cache is never forced to unpack what it was 
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cachequant_lib.errors import CapacityError, FormatError
+from cachequant_lib.formats.scheme import is_whole
 
 FloatArray = NDArray[np.float32]
 
@@ -175,11 +175,6 @@ class KVCache(ABC):
         if start + count > self.capacity:
             raise CapacityError(f"no room for {count} more positions: {start} of {self.capacity} are taken")
         return start + count
-
-
-def is_whole(value: object, least: int = 0) -> bool:
-    """Whether something is a whole number of at least `least`."""
-    return isinstance(value, Integral) and int(value) >= least
 
 
 def softmax_causal(scores: NDArray[Any], num_queries: int) -> None:

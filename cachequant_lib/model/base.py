@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cachequant_lib.errors import CapacityError, ContextLengthError, FormatError
+from cachequant_lib.formats.scheme import is_whole
 from cachequant_lib.kv.base import KVCache
 from cachequant_lib.kv.dense import DenseKV
 from cachequant_lib.model.linear import Linear
@@ -156,8 +157,8 @@ class Model(ABC):
         if options:
             raise FormatError(f"KV format {format!r} has no option {', '.join(map(repr, sorted(options)))}")
         config = self.config
-        room: Any = config.context_length if capacity is None else capacity  # Any: callers are not checked
-        if not isinstance(room, int | np.integer) or isinstance(room, bool) or room < 1:
+        room = config.context_length if capacity is None else capacity
+        if not is_whole(room, 1):
             raise FormatError(f"capacity must be a whole number of at least 1, got {room!r}")
         return DenseKV(config.num_layers, config.num_kv_heads, config.head_dim, int(room))
 
