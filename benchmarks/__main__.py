@@ -16,7 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import baseline, combined, eviction, kernels, multiturn, oneshot, prefix, quantization, records, stress
+from benchmarks import (
+    baseline,
+    breakdown,
+    combined,
+    eviction,
+    kernels,
+    multiturn,
+    oneshot,
+    prefix,
+    quantization,
+    records,
+    stress,
+)
 from cachequant_lib.errors import CacheQuantError
 from cachequant_lib.machine import machine_info, machine_slug, timing_traps
 from cachequant_lib.model.registry import check_name
@@ -28,6 +40,7 @@ EXPERIMENTS = {
     "eviction": eviction,
     "kernels": kernels,
     "quantization": quantization,
+    "breakdown": breakdown,
     "oneshot": oneshot,
     "multiturn": multiturn,
     "combined": combined,
