@@ -64,7 +64,13 @@ def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.
         probabilities[before >= top_p] = 0.0
         return int(rng.choice(order, p=probabilities / probabilities.sum()))
 
+    draw.num_best = top_k  # type: ignore[attr-defined]
     return draw
+
+
+def _num_best(sampler: Sampler) -> int | None:
+    """Return how many of the largest logits a sampler looks at; None if that may be all, as in one from elsewhere."""
+    return 1 if sampler is greedy else getattr(sampler, "num_best", None)
 
 
 @dataclass(frozen=True)
@@ -139,7 +145,8 @@ def generate(
         Whose prompts these are. A PrefixCache keeps them apart, by model, weight format and KV format as well; a
         TokenTrie serves one model and one namespace, and refuses any other.
     sampler : callable, default greedy
-        Takes logits (V,) and a random generator, returns a token id.
+        Takes logits (V,) and a random generator, returns a token id. A certified head spares `greedy` and
+        ``sample(top_k=...)`` most of its work; any other sampler gets all logits.
     seed : int, default 0
         Seed of that generator.
     stop_at_eos : bool, default True
@@ -166,10 +173,10 @@ def generate(
     cache = _empty_cache(model, kv, _check_length(model, len(ids), max_new_tokens))
     rng = np.random.default_rng(seed)
     matched = _restore_prefix(model, ids, cache, prefix_cache, namespace)
-    bytes_before = cache.bytes_read
+    bytes_before, num_best = cache.bytes_read, _num_best(sampler)
 
     clock = time.perf_counter()
-    logits = model.forward(ids[matched:], cache, last_only=True)[-1]  # (1, V) -> (V,)
+    logits = model.forward(ids[matched:], cache, last_only=True, num_best=num_best)[-1]  # (1, V) -> (V,)
     prefill_s = time.perf_counter() - clock
 
     new_ids: list[int] = []
@@ -179,7 +186,7 @@ def generate(
         if len(new_ids) == max_new_tokens or (stop_at_eos and new_ids[-1] == model.config.eos_token_id):
             break
         clock = time.perf_counter()
-        logits = model.forward(new_ids[-1:], cache, last_only=True)[-1]  # (1, V) -> (V,)
+        logits = model.forward(new_ids[-1:], cache, last_only=True, num_best=num_best)[-1]  # (1, V) -> (V,)
         step_s.append(time.perf_counter() - clock)
 
     _store_prefix(model, ids, cache, prefix_cache, namespace, matched)
