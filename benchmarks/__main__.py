@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import baseline, combined, eviction, kernels, multiturn, oneshot, prefix, records, stress
+from benchmarks import baseline, combined, eviction, head, kernels, multiturn, oneshot, prefix, records, stress
 from cachequant_lib.errors import CacheQuantError
 from cachequant_lib.machine import machine_info, machine_slug, timing_traps
 from cachequant_lib.model.registry import check_name
@@ -27,6 +27,7 @@ EXPERIMENTS = {
     "prefix": prefix,
     "eviction": eviction,
     "kernels": kernels,
+    "head": head,
     "oneshot": oneshot,
     "multiturn": multiturn,
     "combined": combined,

@@ -13,8 +13,8 @@ largest relative error of one float32 operation, and ``g = K u / (1 - K u)``.
 
 1. The float32 head adds K rounded products. *In whatever order* it does, with fused multiply-adds or without, it is
    off by at most ``g sum |w_k x_k| <= g |w| |x| <= g (|w^| + |e|) |x|``.
-2. w^.x^ is ``step * unit * (128 H + L)`` with exact integers H and L, but computed in float32. Converting H and L, adding
-   them and multiplying twice is off by at most ``4 u (1 + 5 u) step unit (128 |H| + |L|)``, and
+2. w^.x^ is ``step * unit * (128 H + L)`` with exact integers H and L, but computed in float32. Converting H and L,
+   adding them and multiplying twice is off by at most ``4 u (1 + 5 u) step unit (128 |H| + |L|)``, and
    ``step unit (128 |H| + |L|) <= |w^| X`` with ``X = step (|128 high| + |low|)``, Cauchy-Schwarz again.
 3. Adding the radius to that number, or taking it away, is off by at most u times both: ``u (1 + 5 u) |w^| X`` of the
    one; of the other, see 4.

@@ -49,7 +49,7 @@ class Linear(ABC):
         return self._apply(x)
 
     def largest(self, x: FloatArray, count: int) -> FloatArray:
-        """Apply the layer to one row x (1, K) for a caller who looks at no more than the `count` largest outputs (1, N).
+        """Apply the layer to one row x (1, K), for a caller who looks at the `count` largest outputs (1, N) alone.
 
         A layer that finds these without computing all others may put minus infinity in their place.
         """

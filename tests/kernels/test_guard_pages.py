@@ -48,7 +48,8 @@ for m, n, k in ((1, 1, 1), (1, 48, 32), (9, 49, 33), (7, 50, 96), (3, 5, 31)):
     packed = head.PackedHead(*map(against_the_wall, head.pack_head(tile.single, b.codes, b.scales, weight)))
     bounds, row = against_the_wall(np.zeros((2, len(packed.units)), np.float32)), against_the_wall(x[0])
     assert head.bound_logits(tile.single, row, packed, bounds)
-    head.bound_columns(tile.single, against_the_wall(np.zeros((2, codes.shape[1]), np.int8)), steps.repeat(3), packed, bounds)
+    digits, factors = (against_the_wall(part) for part in (np.zeros((2, codes.shape[1]), np.int8), steps[:1].repeat(3)))
+    head.bound_columns(tile.single, digits, factors, packed, bounds)
     rows, scores = against_the_wall(np.arange(n)), against_the_wall(np.zeros((2, n)))
     head.score_rows(against_the_wall(weight), row, rows, scores[0], scores[1])
     if k % 32:

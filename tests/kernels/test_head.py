@@ -190,7 +190,7 @@ def test_real_sums_in_many_orders_lie_within(isa):
 
 @pytest.mark.parametrize("depth", [1, 7, 96, 768])
 def test_factors_are_at_least_what_the_proof_asks_for(isa, depth):
-    """One row of weight, one code: from its two bounds the factors can be read off, and compared with the exact ones."""
+    """A row of length 1 and no error, and the reverse: their upper bounds are the factors, compared with exact ones."""
     rng = np.random.default_rng(depth)
     x = (rng.standard_normal(depth) * 10 ** rng.uniform(-3, 3, depth)).astype(np.float32)
     step = np.float32(np.abs(x).max().astype(np.float64) / (127 * 128))
@@ -204,7 +204,6 @@ def test_factors_are_at_least_what_the_proof_asks_for(isa, depth):
     norm = length(fractions(x))
     alpha = missed + as_decimal(6 * U) * digits + as_decimal(bound) * norm
     beta = as_decimal(1 + bound) * norm
-    # no row at all to multiply: length 1 and error 0, then length 0 and error 1, leave the factors as the upper bound
     head = Head(isa, np.zeros((2, depth), np.float32))
     head.packed.lengths[:2], head.packed.errors[:2] = [1, 0], [0, 1]
     lower, upper = head(x)

@@ -83,7 +83,9 @@ def test_each_format_is_another_model_to_a_cache(tiny):
 
 
 def test_unknown_names_list_the_valid_ones(tiny):
-    with pytest.raises(cq.FormatError, match=r"scheme must be one of \('fp32', 'int8', 'bfp8'\) or a Scheme, got 'int4'"):
+    with pytest.raises(
+        cq.FormatError, match=r"scheme must be one of \('fp32', 'int8', 'bfp8'\) or a Scheme, got 'int4'"
+    ):
         cq.quantize_model(tiny, "int4")
     with pytest.raises(cq.FormatError, match=r"head must be one of \('fp32', 'int8', 'certified'\), got 'fp16'"):
         cq.quantize_model(tiny, "int8", head="fp16")
