@@ -21,13 +21,13 @@ from benchmarks import (
     breakdown,
     combined,
     eviction,
-    head,
     kernels,
     multiturn,
     oneshot,
     prefix,
     quantization,
     records,
+    speed,
     stress,
 )
 from cachequant_lib.errors import CacheQuantError
@@ -40,7 +40,7 @@ EXPERIMENTS = {
     "prefix": prefix,
     "eviction": eviction,
     "kernels": kernels,
-    "head": head,
+    "speed": speed,
     "quantization": quantization,
     "breakdown": breakdown,
     "oneshot": oneshot,
