@@ -27,6 +27,7 @@ from benchmarks import (
     prefix,
     quantization,
     records,
+    speed,
     stress,
 )
 from cachequant_lib.errors import CacheQuantError
@@ -39,6 +40,7 @@ EXPERIMENTS = {
     "prefix": prefix,
     "eviction": eviction,
     "kernels": kernels,
+    "speed": speed,
     "quantization": quantization,
     "breakdown": breakdown,
     "oneshot": oneshot,
