@@ -56,7 +56,7 @@ def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.
         raise SamplingError(f"need temperature > 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
 
     def draw(logits: NDArray[np.float32], rng: np.random.Generator) -> int:
-        order = np.argsort(-logits, kind="stable")[:top_k]  # (V,) -> (k,)
+        order = _largest(logits, len(logits) if top_k is None else min(top_k, len(logits)))  # (V,) -> (k,)
         chosen = logits[order].astype(np.float64)
         with np.errstate(over="ignore"):  # at a very low temperature all but the likeliest go to minus infinity
             probabilities = np.exp((chosen - chosen[0]) / temperature)
@@ -67,6 +67,13 @@ def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.
 
     draw.num_best = top_k  # type: ignore[attr-defined]
     return draw
+
+
+def _largest(logits: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    """Return the places of the `count` largest logits, largest first, equal ones in their order; sorts no others."""
+    least = np.partition(logits, -count)[-count]
+    places = np.flatnonzero(~(logits < least))  # a NaN stays in, to be complained of where the token is drawn
+    return places[np.argsort(-logits[places], kind="stable")[:count]]
 
 
 def _num_best(sampler: Sampler) -> int | None:

@@ -31,6 +31,9 @@ class CertifiedHead(Float32Linear):
     3. If more can, they are so close that the float32 head's own rounding decides. Then it does: it is run as it is. So
        it is when stage 1 leaves too many candidates, or can say nothing because numbers are not finite or too large.
 
+    This holds for any float32 arithmetic that rounds to nearest and keeps small numbers (no flushing to zero), whatever
+    library does it.
+
     Attributes
     ----------
     weight, bias
