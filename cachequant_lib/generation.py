@@ -56,7 +56,7 @@ def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.
         raise SamplingError(f"need temperature > 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
 
     def draw(logits: NDArray[np.float32], rng: np.random.Generator) -> int:
-        order = np.argsort(-logits, kind="stable")[:top_k]  # (V,) -> (k,)
+        order = _largest(logits, len(logits) if top_k is None else min(top_k, len(logits)))  # (V,) -> (k,)
         chosen = logits[order].astype(np.float64)
         with np.errstate(over="ignore"):  # at a very low temperature all but the likeliest go to minus infinity
             probabilities = np.exp((chosen - chosen[0]) / temperature)
@@ -65,7 +65,20 @@ def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.
         probabilities[before >= top_p] = 0.0
         return int(rng.choice(order, p=probabilities / probabilities.sum()))
 
+    draw.num_best = top_k  # type: ignore[attr-defined]
     return draw
+
+
+def _largest(logits: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    """Return the places of the `count` largest logits, largest first, equal ones in their order; sorts no others."""
+    least = np.partition(logits, -count)[-count]
+    places = np.flatnonzero(~(logits < least))  # a NaN stays in, to be complained of where the token is drawn
+    return places[np.argsort(-logits[places], kind="stable")[:count]]
+
+
+def _num_best(sampler: Sampler) -> int | None:
+    """Return how many of the largest logits a sampler looks at; None if that may be all, as in one from elsewhere."""
+    return 1 if sampler is greedy else getattr(sampler, "num_best", None)
 
 
 @dataclass(frozen=True)
@@ -144,7 +157,8 @@ def generate(
         Store the rows of the new tokens too, but for the last one's, which are never computed. They serve the next turn
         of a conversation, if its text is cut into the same tokens again.
     sampler : callable, default greedy
-        Takes logits (V,) and a random generator, returns a token id.
+        Takes logits (V,) and a random generator, returns a token id. A certified head spares `greedy` and
+        ``sample(top_k=...)`` most of its work; any other sampler gets all logits.
     seed : int, default 0
         Seed of that generator.
     stop_at_eos : bool, default True
@@ -171,10 +185,10 @@ def generate(
     cache = _empty_cache(model, kv, _check_length(model, len(ids), max_new_tokens))
     rng = np.random.default_rng(seed)
     matched, match = _restore_prefix(model, ids, cache, prefix_cache, namespace)
-    bytes_before = cache.bytes_read
+    bytes_before, num_best = cache.bytes_read, _num_best(sampler)
 
     clock = time.perf_counter()
-    logits = model.forward(ids[matched:], cache, last_only=True)[-1]  # (1, V) -> (V,)
+    logits = model.forward(ids[matched:], cache, last_only=True, num_best=num_best)[-1]  # (1, V) -> (V,)
     prefill_s = time.perf_counter() - clock
     if match is not None:
         match.report(prefill_s)
@@ -186,7 +200,7 @@ def generate(
         if len(new_ids) == max_new_tokens or (stop_at_eos and new_ids[-1] == model.config.eos_token_id):
             break
         clock = time.perf_counter()
-        logits = model.forward(new_ids[-1:], cache, last_only=True)[-1]  # (1, V) -> (V,)
+        logits = model.forward(new_ids[-1:], cache, last_only=True, num_best=num_best)[-1]  # (1, V) -> (V,)
         step_s.append(time.perf_counter() - clock)
 
     known = ids + new_ids[: cache.length - len(ids)] if keep_reply else ids
