@@ -19,15 +19,19 @@ from typing import Any
 
 from benchmarks import (
     baseline,
+    breakdown,
     combined,
     eviction,
     grid,
+    head,
     kernels,
     multiturn,
     oneshot,
     prefix,
     quality,
+    quantization,
     records,
+    speed,
     stress,
     sweep,
 )
@@ -41,6 +45,10 @@ EXPERIMENTS = {
     "prefix": prefix,
     "eviction": eviction,
     "kernels": kernels,
+    "head": head,
+    "speed": speed,
+    "quantization": quantization,
+    "breakdown": breakdown,
     "oneshot": oneshot,
     "multiturn": multiturn,
     "combined": combined,
@@ -53,7 +61,7 @@ PER_MODEL = "quality and grid: a sweep over a text, stored as NAME-MODEL.json, c
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    lines = "\n".join(f"  {name:12s}{module.TITLE}" for name, module in EXPERIMENTS.items())
+    lines = "\n".join(f"  {name:13s}{module.TITLE}" for name, module in EXPERIMENTS.items())
     made = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Run one experiment of the book and store what it saw.\n\n{lines}",
@@ -67,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--machine", help="name of that folder; default: made from the processor's name")
     made.add_argument("--charts-only", action="store_true", help="measure nothing; draw the stored result again")
     more = made.add_argument_group(PER_MODEL)
-    more.add_argument("--text", help="a UTF-8 file, heldout, or hub (WikiText-2); default: CACHEQUANT_TEXT, or heldout")
+    more.add_argument("--text", help="a UTF-8 file, heldout, or hub (WikiText-2); default: CACHEQUANT_TEXT or heldout")
     more.add_argument("--window", type=_count, help="tokens fed at a time (default 512)")
     more.add_argument("--minutes", type=_minutes, help="start no job after so long; 0 gathers what is finished")
     more.add_argument("--workers", type=_count, default=1, help="processes (default 1)")

@@ -1,75 +1,145 @@
-"""The weight formats that `quality` compares: one entry makes the model and tells what it stores."""
+"""One model in every weight format, each in a process of its own: what it reads, how fast it multiplies, its clock.
+
+The floating-point rivals are :class:`benchmarks.floats.FloatEngine`; here are the library's own formats.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from benchmarks import simulate
-from benchmarks.windows import known_model
-from cachequant_lib.formats.scheme import Scheme
-from cachequant_lib.model.base import Model
-from cachequant_lib.model.quantize import quantize_model
+from benchmarks.engines import Engine, LibraryEngine
+from benchmarks.floats import FloatEngine
+from benchmarks.records import significant
 
-BASE = "fp32"
-REAL, SIMULATED = "true integer", "simulated (round and multiply in float32)"
-ROW, SNAPPED, TENSOR = Scheme("row", "exact"), Scheme("row", "snapped"), Scheme("tensor", "exact")
-
-
-@dataclass(frozen=True)
-class Format:
-    """One way to store the weights of the blocks' linears, and to round what is multiplied by them.
-
-    Attributes
-    ----------
-    label : str
-    arithmetic : str
-        "float32", "true integer" or simulated.
-    make : callable
-        The model in this format.
-    bits : callable
-        Bits of one weight of the blocks, on average.
-    """
-
-    label: str
-    arithmetic: str
-    make: Callable[[Model], Model]
-    bits: Callable[[Model], float]
-
-
-def _stored(scheme: Scheme) -> Callable[[Model], float]:
-    return lambda model: simulate.mean_bits(scheme, model)
-
-
-def _simulated(name: str, weights: simulate.Rounding, inputs: simulate.Rounding) -> Callable[[Model], Model]:
-    return lambda model: simulate.Simulator(model).model(name, weights, inputs)
-
-
-_row, _snapped, _tensor = map(simulate.rounder, (ROW, SNAPPED, TENSOR))
-
-FORMATS = {
-    BASE: Format("float32", "float32", lambda model: model, lambda _: 32.0),
-    "fp16": Format("float16", SIMULATED, _simulated("fp16", simulate.to_fp16, simulate.to_fp16), lambda _: 16.0),
-    "bf16": Format("bfloat16", SIMULATED, _simulated("bf16", simulate.to_bf16, simulate.to_bf16), lambda _: 16.0),
-    "bfp8": Format("BFP8", REAL, lambda model: quantize_model(model, "bfp8"), _stored(Scheme(32, "pow2"))),
-    "int8": Format("int8", REAL, lambda model: quantize_model(model, "int8"), _stored(ROW)),
-    "int8-head": Format(
-        "int8, the head too", REAL, lambda model: quantize_model(model, "int8", head="int8"), _stored(ROW)
-    ),
-    "int8-snapped": Format(
-        "int8, scales in 8 steps an octave", SIMULATED, _simulated("snapped", _snapped, _snapped), _stored(SNAPPED)
-    ),
-    "int8-tensor-weights": Format(
-        "int8, one scale a weight matrix", SIMULATED, _simulated("tensor-weights", _tensor, _row), _stored(TENSOR)
-    ),
-    "int8-tensor": Format(
-        "int8, one scale a matrix, inputs too", SIMULATED, _simulated("tensor", _tensor, _tensor), _stored(TENSOR)
-    ),
+#: Format and head of the library's engines.
+LIBRARY = {
+    "fp32": ("fp32", "fp32"),
+    "bfp8": ("bfp8", "fp32"),
+    "int8": ("int8", "fp32"),
+    "int8_head": ("int8", "int8"),
+    "int8_certified": ("int8", "certified"),
 }
+FLOATS = {"torch_fp32": "float32", "torch_bf16": "bfloat16", "torch_fp16": "float16"}
+LABELS = {
+    "fp32": "this library, NumPy fp32",
+    "torch_fp32": "hand-written PyTorch, fp32",
+    "torch_bf16": "hand-written PyTorch, bf16",
+    "torch_fp16": "hand-written PyTorch, fp16",
+    "bfp8": "this library, BFP8",
+    "int8": "this library, int8",
+    "int8_head": "this library, int8 and int8 head",
+    "int8_certified": "this library, int8 and certified head",
+}
+FLOAT_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-@lru_cache(maxsize=len(FORMATS))
-def known_format(model_name: str, fingerprint: str, name: str) -> Model:
-    """A model in a format, kept: a sweep comes back to each of them for every block of windows."""
-    return FORMATS[name].make(known_model(model_name, fingerprint))
+class FormatEngine(LibraryEngine):
+    """The library's forward pass with the weights in one format."""
+
+    def __init__(self, model_name: str, num_threads: int, scheme: str, head: str) -> None:
+        import cachequant_lib as cq
+
+        super().__init__(model_name, num_threads)
+        self._scheme = scheme
+        # a certified head reads its quarter of the bytes only for a caller who looks at the best logits alone
+        self._options = {"num_best": 1} if head == "certified" else {"last_only": True}
+        if scheme != "fp32":
+            self.model = cq.quantize_model(self.model, scheme, head=head)
+
+    def forward(self, token_ids: Sequence[int]) -> Any:
+        """Append tokens; logits of the last one, shape (1, V)."""
+        return self.model.forward(token_ids, self._kv, **self._options)  # (T,) -> (1, V)
+
+    def peak(self) -> float:
+        """Multiply-adds a second at best: the fastest fp32 product, or one integer tile that never leaves the cache."""
+        from benchmarks.layers import tile_rate
+        from cachequant_lib.checkup import matmul_rate
+        from cachequant_lib.kernels.isa import best_instruction_set
+
+        if self._scheme == "fp32":
+            return matmul_rate(self._threads, size=2048, budget_s=1.5) / 2
+        return self._threads * tile_rate(best_instruction_set())
+
+    def read_bandwidth(self) -> float:
+        """Bytes a second that this many threads read from memory."""
+        from cachequant_lib.checkup import read_bandwidth
+
+        return read_bandwidth(self._threads, budget_s=1.5)
+
+    def bytes_read(self) -> dict[str, int]:
+        """Weight bytes that one decode step needs: the linears, the head, and all that is small."""
+        parts, head = bytes_read(self.model), self.model.head
+        if "num_best" in self._options:  # codes and two numbers an output; the few rows that it proves are left out
+            parts["head"] = head.out_features * (head.in_features + 8)
+        return parts
+
+    def num_weights(self) -> dict[str, int]:
+        """Weights in the linears of the blocks and in the head: each is multiplied once a token."""
+        linears = [layer for block in self.model.blocks for layer in linears_of(block)]
+        count = sum(layer.in_features * layer.out_features for layer in linears)
+        return {"blocks": count, "head": self.model.head.in_features * self.model.head.out_features}
+
+
+def linears_of(block: Any) -> list[Any]:
+    """The linear layers of a decoder block."""
+    from cachequant_lib.model.linear import Linear
+
+    return [part for part in vars(block).values() if isinstance(part, Linear)]
+
+
+def bytes_read(model: Any) -> dict[str, int]:
+    """Weight bytes of one decode step as stored in their format; biases count with the layer they belong to.
+
+    Of the token and position tables one row each is read.
+    """
+    norms = [part for block in model.blocks for part in vars(block).values() if hasattr(part, "eps")]
+    tables = [model.embedding, *([model.positions] if hasattr(model, "positions") else [])]
+    small = [part for norm in (*norms, model.final_norm) for part in vars(norm).values() if hasattr(part, "nbytes")]
+    return {
+        "blocks": sum(layer.nbytes for block in model.blocks for layer in linears_of(block)),
+        "head": model.head.nbytes,
+        "other": sum(part.nbytes for part in small) + sum(table[0].nbytes for table in tables),
+    }
+
+
+def makers(model_name: str, num_threads: int) -> dict[str, tuple[Callable[..., Engine], tuple[Any, ...]]]:
+    """Engine constructors with their arguments, in the order of the tables. A head this library lacks is left out."""
+    from cachequant_lib.model.quantize import HEADS
+
+    made: dict[str, tuple[Callable[..., Engine], tuple[Any, ...]]] = {}
+    for name in LABELS:
+        if name in FLOATS:
+            made[name] = (FloatEngine, (model_name, num_threads, FLOATS[name]))
+        elif LIBRARY[name][1] in HEADS:
+            made[name] = (FormatEngine, (model_name, num_threads, *LIBRARY[name]))
+    return made
+
+
+def limits(
+    peaks: dict[str, float], library: dict[str, dict[str, int]], num_weights: dict[str, int], bandwidth: float
+) -> dict[str, Any]:
+    """For each engine: bytes of a decode step, the least time that reading them takes, and its fastest products.
+
+    Parameters
+    ----------
+    peaks : dict
+        Multiply-adds a second, by engine.
+    library : dict
+        Engine to :func:`bytes_read`; those of the floats follow from fp32's.
+    """
+    found = {}
+    for name, peak in peaks.items():
+        if name in FLOATS:
+            parts = {part: count * FLOAT_BYTES[FLOATS[name]] // 4 for part, count in library["fp32"].items()}
+        else:
+            parts = library[name]
+        total = sum(parts.values())
+        found[name] = {
+            "bytes_read": parts | {"total": total},
+            "head_share": significant(parts["head"] / total, 4),
+            "read_s": significant(total / bandwidth),
+            "multiply_adds_per_s": significant(peak),
+            "products_s_per_prefill_token": significant(num_weights["blocks"] / peak),
+        }
+    return found

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import repeatable, scoring, simulate, windows
-from benchmarks.formats import BASE, FORMATS, Format, known_format
+from benchmarks.candidates import BASE, FORMATS, Format, known_format
 from benchmarks.grid import percent
 from benchmarks.records import significant
 from benchmarks.sweep import Options, Say, Store, sweep

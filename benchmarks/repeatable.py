@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import simulate, windows
-from benchmarks.formats import BASE, ROW, SNAPPED
+from benchmarks.candidates import BASE, ROW, SNAPPED
 from benchmarks.records import significant
 from benchmarks.scoring import hidden
 from cachequant_lib.formats.scheme import Scheme, codes_of, scales_of, split_groups

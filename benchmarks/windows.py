@@ -126,7 +126,7 @@ def _find(source: str) -> tuple[str, str]:
     except Exception as problem:  # the hub's errors share no base class
         raise BenchmarkError(
             f"cannot read the text {source!r} ({type(problem).__name__}: {problem}); "
-            "give --text a UTF-8 file, 'heldout', or 'hub' where there is a network"
+            "give --text a UTF-8 file, 'heldout', or 'hub' where there is a network and HF_HUB_OFFLINE=0"
         ) from problem
 
 
