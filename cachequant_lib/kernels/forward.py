@@ -7,7 +7,7 @@ that each weight is read once. They wait for each other after every step; or, wi
 more, each thread prepares all rows for itself and they wait five times.
 
 **A row has the same bits however it is computed**: alone, in any company, by any number of threads. Norms, activations
-and attention keep one order of operations (see :mod:`elementwise` and :mod:`attention`), and the products are exact
+and attention keep one order of operations (see :mod:`elementwise` and :mod:`causal`), and the products are exact
 integers, scaled one output at a time. So a prompt in one piece, in pieces, token by token, or after a prefix that was
 computed before, leaves the same keys, values and residual stream, bit for bit, on one machine.
 """
@@ -18,7 +18,7 @@ import numba
 import numpy as np
 from numba import njit
 
-from cachequant_lib.kernels.attention import KeptHeads, attend
+from cachequant_lib.kernels.causal import KeptHeads, attend
 from cachequant_lib.kernels.either import layer_of, multiply_panel, quantize_row, rows_of
 from cachequant_lib.kernels.elementwise import gate_row, gelu_row, normalize_row
 from cachequant_lib.kernels.jit import cached_njit

@@ -52,7 +52,7 @@ class Room(NamedTuple):
         Of every row; attention leaves its results there.
     wide : float32, shape (M, columns of the widest product)
     side : float32, shape (threads, M, columns of a panel)
-    private : float32, shape (threads, as :func:`cachequant_lib.kernels.attention.room_needed` says and one row of x)
+    private : float32, shape (threads, as :func:`cachequant_lib.kernels.causal.room_needed` says and one row of x)
     worst : int32, shape (threads,)
         Bit pattern of the largest magnitude that was quantised; begins at 0.
     """

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from cachequant_lib.kernels.attention import room_needed
+from cachequant_lib.kernels.causal import room_needed
 from cachequant_lib.kernels.either import rows_like
 from cachequant_lib.kernels.forward import forward_alone, forward_shared
 from cachequant_lib.kernels.jit import PARALLEL
