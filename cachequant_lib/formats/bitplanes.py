@@ -17,7 +17,6 @@ LARGEST_HALF = 65504.0
 """The largest number of fp16."""
 
 Fill = Literal["000", "100", "111"]
-FILLS = {"000": lambda lost: 0, "100": lambda lost: (1 << lost) >> 1, "111": lambda lost: (1 << lost) - 1}
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,9 @@ class BitPlanes:
         for plane, shift in ((self.middle, 4), (self.low, 0))[: bits // 4 - 2]:
             nibbles = np.concatenate([plane & 15, plane >> 4], axis=-1)  # (..., K / 2) -> (..., K)
             whole |= nibbles.astype(np.uint16) << shift
-        return np.asarray(whole | FILLS[fill](16 - bits), np.uint16)
+        beyond = 1 << (16 - bits)
+        tail = {"000": 0, "100": beyond >> 1, "111": beyond - 1}[fill]
+        return np.asarray(whole | tail, np.uint16)
 
     def dequantize(self, bits: int = 16, fill: Fill = "100") -> FloatArray:
         """Return the numbers as float32, shape (..., K); exactly what was stored if `bits` is 16."""

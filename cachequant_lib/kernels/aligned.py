@@ -1,8 +1,9 @@
 """AlignedKV with aligned storage: fixed-point digits, of which attention reads only as many as the output can feel.
 
-Keys and values lie in memory as :mod:`cachequant_lib.kernels.digits` stores them: a high digit of a byte, a low one,
-and a power of two that many share. One query of a head is answered in four passes. Tokens count by their *share*: softmax numerator times 2**exponent of
-the value, over the sum of these. ``limit`` below is the tolerance over the root of L, for errors add in quadrature.
+Keys and values lie in memory as :mod:`cachequant_lib.kernels.digits` stores them: a high digit, a low digit, and
+a power of two that many share. One query of a head is answered in four passes. Tokens count by their *share*: softmax
+numerator times 2**exponent of the value, over the sum of these. ``limit`` below is the tolerance over the root of L,
+for errors add in quadrature.
 
 1. Score all tokens with the high digits of their keys. Such a score is uncertain by sigma, one for a block: the digit
    is off by up to half a unit, evenly spread, in every channel.

@@ -61,7 +61,7 @@ def _peak(bits):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _exponent(bits):  # type: ignore[no-untyped-def]
+def _exponent(tile, bits):  # type: ignore[no-untyped-def]
     """Smallest exponent, but at least ``LOWEST_EXPONENT``, with ``magnitude <= 2**exponent * LARGEST``."""
     exponent = max(np.int32(bits >> 23) - np.int32(127 + 14), np.int32(LOWEST_EXPONENT))
     if np.int32(bits).view(np.float32) > power_of_two(exponent) * np.float32(LARGEST):
@@ -80,7 +80,7 @@ def _write_digits(row, factors, high, low):  # type: ignore[no-untyped-def]
 
 
 @njit
-def _seal(rows, high, low, exponents, factors):  # type: ignore[no-untyped-def]
+def _seal(tile, rows, high, low, exponents, factors):  # type: ignore[no-untyped-def]
     """Store a full block of keys, float32 (64, D): one exponent a channel."""
     peaks = factors.view(np.int32)
     for c in range(factors.size):
@@ -90,7 +90,7 @@ def _seal(rows, high, low, exponents, factors):  # type: ignore[no-untyped-def]
         for c in range(factors.size):
             peaks[c] = max(peaks[c], np.int32(bits[c] & MAGNITUDE))
     for c in range(factors.size):
-        exponents[c] = _exponent(peaks[c])
+        exponents[c] = _exponent(tile, peaks[c])
         factors[c] = power_of_two(-exponents[c])
     for t in range(BLOCK):
         _write_digits(rows[t], factors, high[t], low[t])
@@ -112,7 +112,7 @@ def append_aligned(tile: Any, k: NDArray[np.float32], v: NDArray[np.float32], la
         for i in range(num_tokens):
             t = start + i
             block, row = t // BLOCK, t % BLOCK
-            exponent = _exponent(_peak(v[i, h].view(np.int32)))
+            exponent = _exponent(tile, _peak(v[i, h].view(np.int32)))
             layer.value_exponents[h, t] = exponent
             for c in range(head_dim):
                 factors[c] = power_of_two(-exponent)
@@ -120,5 +120,5 @@ def append_aligned(tile: Any, k: NDArray[np.float32], v: NDArray[np.float32], la
             _write_digits(v[i, h], factors, layer.value_high[h, t], layer.value_low[h, t])
             if row == BLOCK - 1:
                 high, low = layer.key_high[h, t - row : t + 1], layer.key_low[h, t - row : t + 1]
-                _seal(layer.open_keys[h], high, low, layer.key_exponents[h, block], factors)
+                _seal(tile, layer.open_keys[h], high, low, layer.key_exponents[h, block], factors)
     return True

@@ -140,7 +140,8 @@ class CompressedKV(KVCache):
         self.truncate(start)  # a layer that ran ahead of the others must not keep its extra rows
         if len(block):
             for layer in range(self.num_layers):
-                self._store(layer, start, *(np.ascontiguousarray(rows[:, layer]) for rows in (block.keys, block.values)))
+                k, v = np.ascontiguousarray(block.rows[:, layer].swapaxes(0, 1))  # (T, 2, Hkv, D) -> (2, T, Hkv, D)
+                self._store(layer, start, k, v)
         self._lengths = [stop] * self.num_layers
 
 

@@ -46,7 +46,8 @@ class PaperKV(CompressedKV):
     -----
     The newest L mod 64 tokens stay whole. Numbers are rounded to fp16: beyond 65504 they are refused, zeros keep their
     sign, the smallest is 2**-24. Read at 8 or 12 bits a zero becomes a small number, as in the paper. Column maxima
-    never fall, not even when positions are forgotten: they stay bounds. See :mod:`cachequant_lib.kernels.aligned_paper`.
+    never fall, not even when positions are forgotten: they stay bounds.
+    See :mod:`cachequant_lib.kernels.aligned_paper` for what is read.
     """
 
     format = "aligned"
@@ -62,7 +63,8 @@ class PaperKV(CompressedKV):
         control: bool = False,
     ) -> None:
         super().__init__(num_layers, num_kv_heads, head_dim, capacity)
-        if not (len(thresholds) == 2 and all(map(is_whole, thresholds)) and thresholds[0] <= thresholds[1] <= 100):
+        whole = [value for value in thresholds if is_whole(value)]
+        if len(whole) != 2 or len(thresholds) != 2 or not whole[0] <= whole[1] <= 100:  # type: ignore[redundant-expr]
             raise FormatError(f"thresholds must be two whole numbers, the second not smaller, got {thresholds!r}")
         if head_dim % 4:
             raise FormatError(f"the head size must be a multiple of four, got {head_dim}")
@@ -94,8 +96,8 @@ class PaperKV(CompressedKV):
 
     def _store(self, layer: int, start: int, k: FloatArray, v: FloatArray) -> None:
         check_finite(LARGEST_HALF, k, v)
-        halves = (rows.astype(np.float16).view(np.uint16) for rows in (k, v))
-        append_planes(head_tile(1, 4), *halves, self.layers[layer], start)
+        keys, values = (rows.astype(np.float16).view(np.uint16) for rows in (k, v))
+        append_planes(head_tile(1, 4), keys, values, self.layers[layer], start)
 
     def _restore(self, layer: int, start: int, stop: int) -> tuple[FloatArray, FloatArray]:
         kv, sealed = self.layers[layer], self._lengths[layer] // BLOCK * BLOCK

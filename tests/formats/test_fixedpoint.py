@@ -1,4 +1,4 @@
-"""Fixed point in balanced digits: nearest rounding with both digits and with one, and exponents no larger than needed."""
+"""Fixed point in balanced digits: nearest rounding with both digits and with one, and the smallest exponents."""
 
 import numpy as np
 import pytest

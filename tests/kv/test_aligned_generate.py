@@ -1,4 +1,4 @@
-"""Compressed caches in whole requests: the same greedy tokens as a plain cache, with a prefix cache and int8 weights too."""
+"""Compressed caches in whole requests: the same greedy tokens as a plain cache, with prefix cache and int8 weights."""
 
 import numpy as np
 import pytest
