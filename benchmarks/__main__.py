@@ -16,7 +16,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import baseline, combined, eviction, kernels, multiturn, oneshot, prefix, records, stress
+from benchmarks import (
+    baseline,
+    breakdown,
+    combined,
+    eviction,
+    kernels,
+    multiturn,
+    oneshot,
+    prefix,
+    quantization,
+    records,
+    stress,
+)
 from cachequant_lib.errors import CacheQuantError
 from cachequant_lib.machine import machine_info, machine_slug, timing_traps
 from cachequant_lib.model.registry import check_name
@@ -27,6 +39,8 @@ EXPERIMENTS = {
     "prefix": prefix,
     "eviction": eviction,
     "kernels": kernels,
+    "quantization": quantization,
+    "breakdown": breakdown,
     "oneshot": oneshot,
     "multiturn": multiturn,
     "combined": combined,
@@ -36,7 +50,7 @@ EXPERIMENTS = {
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    lines = "\n".join(f"  {name:12s}{module.TITLE}" for name, module in EXPERIMENTS.items())
+    lines = "\n".join(f"  {name:13s}{module.TITLE}" for name, module in EXPERIMENTS.items())
     made = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Run one experiment of the book and store what it saw.\n\n{lines}",

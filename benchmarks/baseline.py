@@ -61,16 +61,16 @@ def _measure(workers: dict[str, Worker], model: dict[str, Any], repeats: int, sa
     profiles = {}
     for name, (key, new_tokens) in PROFILES.items():
         say(f"  {name} profile: {len(model[key])} prompt tokens, {new_tokens} new, {repeats} rounds")
-        runs = _turns(workers, repeats, "generate", model[key], new_tokens)
+        runs = turns(workers, repeats, "generate", model[key], new_tokens)
         profiles[name] = _profile(runs, len(model[key]))
     sweep = {}
     for n in (n for n in PREFILL_LENGTHS if n <= model["context_length"]):
-        sweep[n] = _turns(workers, repeats, "time_prefill", n, MIN_SAMPLE_S)
-        say(f"  prefill of {n} tokens: " + _glance(sweep[n]))
+        sweep[n] = turns(workers, repeats, "time_prefill", n, MIN_SAMPLE_S)
+        say(f"  prefill of {n} tokens: " + glance(sweep[n]))
     decode = {}
     for n in (n for n in CONTEXTS if n < model["context_length"]):
-        decode[n] = _turns(workers, repeats, "time_decode", n, DECODE_STEPS)
-        say(f"  decode after {n} tokens: " + _glance(decode[n]))
+        decode[n] = turns(workers, repeats, "time_decode", n, DECODE_STEPS)
+        say(f"  decode after {n} tokens: " + glance(decode[n]))
     return {
         "limits": {
             "read_bandwidth": significant(bandwidth),
@@ -79,14 +79,14 @@ def _measure(workers: dict[str, Worker], model: dict[str, Any], repeats: int, sa
             "matmul_gflop_per_s": {name: significant(rate / 1e9) for name, rate in matmul.items()},
             **predict(model, bandwidth, max(matmul.values())),
         },
-        "cold": {name: {k: _rounded(v) for k, v in c.items() if k.endswith("_s")} for name, c in cold.items()},
+        "cold": {name: {k: rounded(v) for k, v in c.items() if k.endswith("_s")} for name, c in cold.items()},
         "profiles": profiles,
-        "prefill_sweep": {"num_tokens": list(sweep), "engines": _by_engine(sweep)},
-        "decode_sweep": {"context": list(decode), "engines": _by_engine(decode)},
+        "prefill_sweep": {"num_tokens": list(sweep), "engines": by_engine(sweep)},
+        "decode_sweep": {"context": list(decode), "engines": by_engine(decode)},
     }
 
 
-def _turns(workers: dict[str, Worker], repeats: int, method: str, *args: Any) -> dict[str, list[Any]]:
+def turns(workers: dict[str, Worker], repeats: int, method: str, *args: Any) -> dict[str, list[Any]]:
     """Every engine once a round, the order reversed in every second one."""
     samples: dict[str, list[Any]] = {name: [] for name in workers}
     for number in range(repeats):
@@ -95,19 +95,22 @@ def _turns(workers: dict[str, Worker], repeats: int, method: str, *args: Any) ->
     return samples
 
 
-def _glance(samples: dict[str, list[float]]) -> str:
+def glance(samples: dict[str, list[float]]) -> str:
+    """Each engine's median in milliseconds, on one line."""
     return ", ".join(f"{name} {summary(s)['median'] * 1e3:.1f} ms" for name, s in samples.items())
 
 
-def _rounded(value: float | Sequence[float]) -> Any:
+def rounded(value: float | Sequence[float]) -> Any:
+    """One number or a list of numbers, to six figures."""
     return significant(value) if isinstance(value, float) else [significant(v) for v in value]
 
 
-def _by_engine(sweep: dict[int, dict[str, list[float]]]) -> dict[str, Any]:
+def by_engine(sweep: dict[int, dict[str, list[float]]]) -> dict[str, Any]:
+    """Turn point -> engine -> samples around: for each engine its samples and their summary, point by point."""
     names = next(iter(sweep.values())).keys()
     return {
         name: {
-            "samples_s": [_rounded(point[name]) for point in sweep.values()],
+            "samples_s": [rounded(point[name]) for point in sweep.values()],
             "seconds": [summary(point[name]) for point in sweep.values()],
         }
         for name in names
@@ -122,7 +125,7 @@ def _profile(runs: dict[str, list[dict[str, Any]]], prompt_tokens: int) -> dict[
         engines[name] = {
             "summary": {metric: summary([row[metric] for row in rows]) for metric in rows[0]},
             "same_tokens_as_base": all(r["token_ids"] == reference for r in results),
-            "runs": [{"prefill_s": _rounded(r["prefill_s"]), "step_s": _rounded(r["step_s"])} for r in results],
+            "runs": [{"prefill_s": rounded(r["prefill_s"]), "step_s": rounded(r["step_s"])} for r in results],
         }
     speedup = {
         name: {

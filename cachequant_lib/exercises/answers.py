@@ -84,6 +84,12 @@ def array(value: object, shape: tuple[int, ...], why: str = "") -> NDArray[Any]:
     return given.astype(float)
 
 
+def tell(given: float, right: float, praise: str, slips: dict[float, str], general: str) -> None:
+    """Print the praise, the explanation of a known slip, or the general hint; half a percent off is close enough."""
+    known = {right: praise} | {wrong: said for wrong, said in slips.items() if wrong != right}
+    print(next((said for value, said in known.items() if math.isclose(given, value, rel_tol=5e-3)), general))
+
+
 def first_wrong(given: Sequence[float], right: Sequence[float]) -> int | None:
     """Return the place of the first number that is not right, or None if all are."""
     return next((i for i, (a, b) in enumerate(zip(given, right, strict=True)) if a != b), None)

@@ -10,7 +10,7 @@ from typing import Any
 from unittest import mock
 
 from cachequant_lib.bench import CostModel, percentile
-from cachequant_lib.exercises.answers import checker, number, outcome
+from cachequant_lib.exercises.answers import checker, number, outcome, tell
 
 __all__ = ["EX1_SAMPLES_MS", "EX2_RUN", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
@@ -21,24 +21,12 @@ EX2_RUN = {"prefill_s": 0.5, "decode_steps": 9, "step_s": 0.02}
 _CLOCKS = ("perf_counter", "perf_counter_ns", "time", "time_ns", "monotonic", "monotonic_ns")
 
 
-def _say(given: float, right: float, praise: str, slips: dict[float, str], general: str) -> None:
-    """Print the praise, the explanation of a known slip, or the general hint."""
-    if math.isclose(given, right, rel_tol=5e-3):
-        print(praise)
-        return
-    for wrong, explanation in slips.items():
-        if math.isclose(given, wrong, rel_tol=5e-3):
-            print(explanation)
-            return
-    print(general)
-
-
 @checker
 def check_ex1(answer: object) -> None:
     """Check the nearest-rank 90th percentile of `EX1_SAMPLES_MS`, in milliseconds."""
     given = number(answer)
     samples, ordered = EX1_SAMPLES_MS, sorted(EX1_SAMPLES_MS)
-    _say(
+    tell(
         given,
         percentile(samples, 90),
         "Right. Index round(0.9 * 9) = 8 of the sorted samples: 20 ms. The one hiccup of 90 ms is above it.",
@@ -62,7 +50,7 @@ def check_ex2(answer: object) -> None:
     decode_s = steps * EX2_RUN["step_s"]
     wall_s = EX2_RUN["prefill_s"] + decode_s
     right = price.per_1k_tokens(wall_s, steps + 1)
-    _say(
+    tell(
         given,
         right,
         "Right. Ten tokens for 0.68 s. Most of that is prefill, and the ten share it.",
@@ -121,7 +109,7 @@ def check_ex4(answer: object) -> None:
     """Check the most tokens a second that 24 GB/s allow a model of 1.1 billion 16-bit weights."""
     given = number(answer)
     right = 24e9 / (1.1e9 * 2)
-    _say(
+    tell(
         given,
         right,
         "Right: 2.2 GB a token, so no more than 10.9 tokens a second, whatever the processor can multiply.",
@@ -139,7 +127,7 @@ def check_ex4(answer: object) -> None:
 def check_ex5(answer: object) -> None:
     """Check the prompt length whose prefill takes as long as 49 decode steps (1,200 and 40 tokens a second)."""
     given = number(answer)
-    _say(
+    tell(
         given,
         49 / 40 * 1200,
         "Right: 49 steps take 1.225 s, and in that time 1,470 tokens are prefilled. GPT-2 has room for 1,024.",

@@ -1,0 +1,84 @@
+"""The breakdown: its differences and sums on made-up times, its bare kernel against NumPy, one real run."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks import breakdown, stages, workers
+from benchmarks.breakdown import kept, layer_stages, table, total
+from benchmarks.stages import LayerStages
+from cachequant_lib.formats import quantize_bfp8, quantize_int8
+
+
+def made_up() -> dict[str, list[float]]:
+    taken = {"blas": [8.0, 8.0], "mkl": [16.0, 12.0]}
+    for scheme in breakdown.SCHEMES:
+        taken |= {scheme: [10.0, 4.0], f"{scheme}_quantize": [1.0, 1.0]}
+        taken |= {f"{scheme}_multiply": [7.0, 2.0], f"{scheme}_bare": [5.0, 1.5]}
+    return taken
+
+
+def test_differences_are_taken_round_by_round() -> None:
+    int8 = layer_stages(made_up())["int8"]
+    assert int8["scale"]["samples_s"] == [2.0, 0.5]
+    assert int8["call"]["samples_s"] == [2.0, 1.0]
+    parts = ("quantize", "multiply", "scale", "call")
+    assert sum(int8[part]["samples_s"][0] for part in parts) == int8["whole"]["samples_s"][0]
+    assert int8["times_as_long_as_fp32"]["blas"] == {"median": 0.875, "low": 0.5, "high": 1.25}
+
+
+def test_a_pass_is_its_stages_and_a_rest() -> None:
+    layers = [{"in_features": 4, "out_features": 4, "per_block": 2, "stages": layer_stages(made_up())}]
+    pieces = {name: kept([1.0, 1.0]) for name in (*breakdown.PIECES, "head_int8", "head_fp32")}
+    pieces |= {"whole_int8": kept([100.0, 100.0]), "whole_fp32": kept([60.0, 60.0])}
+    int8 = total("int8", layers, pieces, num_layers=3)
+    assert int8["quantize"] == 3 * 2 * 1.0
+    assert int8["sum"] == pytest.approx(6 * (1 + 3.25 + 1.25 + 1.5) + 5)
+    assert int8["sum"] + int8["rest"] == int8["whole"] == 100.0
+    fp32 = total("fp32", layers, pieces, num_layers=3)
+    assert fp32["multiply"] == 6 * 8.0
+    assert "quantize" not in fp32
+
+
+@pytest.mark.compiled
+@pytest.mark.parametrize("scheme", breakdown.SCHEMES)
+@pytest.mark.parametrize("rows", [1, 5, 21])
+def test_the_bare_kernel_sums_products_of_codes(scheme: str, rows: int) -> None:
+    depth, columns = 64, 100
+    rng = np.random.default_rng(rows)
+    x = rng.standard_normal((rows, depth), dtype=np.float32)
+    weight = rng.standard_normal((columns, depth), dtype=np.float32)
+    bench = LayerStages(1, 1)
+    bench._make(scheme, weight, np.zeros(columns, np.float32))
+    layer = bench._make(scheme, weight, np.zeros(columns, np.float32))[0]
+    arrays = bench._input(f"{scheme}_bare", x)
+    out = np.empty((rows, layer._packed.panels.shape[0] * layer._tile.width), np.float32)
+    stages.multiply_bare(layer._tile, arrays[0], layer._packed.panels, scheme == "bfp8", out)
+    quantize: Any = {"int8": quantize_int8, "bfp8": quantize_bfp8}[scheme]
+    names = {"int8": "codes", "bfp8": "mantissas"}
+    a, b = (getattr(quantize(m), names[scheme]).astype(np.int64) for m in (x, weight))
+    flip = layer._tile.flip  # the unsigned operand carries 128 more than its code
+    a, b = (a - flip, b) if scheme == "int8" else (a, b - flip)
+    assert np.array_equal(out[:, :columns], (a @ b.T).astype(np.float32))
+
+
+@pytest.mark.slow
+@pytest.mark.compiled
+def test_a_real_run_times_every_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "REST_S", 0.0)
+    monkeypatch.setattr(breakdown, "MIN_SAMPLE_S", 0.0)
+    monkeypatch.setattr(breakdown, "footprint_bytes", lambda: 1 << 20)
+    found = breakdown.run("tiny", [1], 2, lambda line: None)
+    phases = found["data"]["threads"]["1"]
+    assert set(phases) == {"decode", "prefill"}
+    for phase in phases.values():
+        assert [(s["in_features"], s["out_features"]) for s in phase["layers"]] == [
+            *((256, 768), (256, 256), (256, 1024), (1024, 256))
+        ]
+        assert {"fp32", "bfp8", "int8", "int8_head"} <= set(phase["totals"])
+        assert all(parts["whole"] > 0 for parts in phase["totals"].values())
+    text = table({"data": found["data"]})
+    assert "decode, 1 row(s)" in text
+    assert json.loads(json.dumps(found)) == found
