@@ -33,7 +33,7 @@ JOBS ?= 2
 # Where Chromium is, under the names it has on the systems we know.
 CHROMIUM_NAMES := chromium chromium-browser google-chrome google-chrome-stable chrome
 
-.PHONY: help book lab test check bench doctor models format clean distclean install chromium \
+.PHONY: help book lab test check bench peers doctor models format clean distclean install chromium \
 	lint types unit interpreted bounds generic notebooks nbval site browser
 
 help:
@@ -42,10 +42,11 @@ help:
 	@echo "make check    the fast ones (under 3 minutes)"
 	@echo "make lab      the notebooks, live, in JupyterLab"
 	@echo "make bench    measure your machine; NAME=... for one experiment"
+	@echo "make peers    install other projects' engines beside it, to measure against (10 minutes)"
 	@echo "make doctor   what this machine has, and what that means for the numbers"
 	@echo "make models   fetch SmolLM2 (93 MB) for the chapters that can use it"
 	@echo "make format   let ruff format code and notebooks; write the tables of README.md again"
-	@echo "make clean    remove what was built; make distclean removes .venv too"
+	@echo "make clean    remove what was built; make distclean removes both environments too"
 	@echo
 	@echo "PYTHON=python3.12 picks an interpreter.   JOBS=8 runs tests on eight cores."
 	@echo "TORCH_INDEX=https://download.pytorch.org/whl/cpu installs the small PyTorch on Linux."
@@ -111,6 +112,9 @@ NAME := baseline
 bench: $(STAMP)
 	$(PY) -m benchmarks $(NAME)
 	@$(PY) -m benchmarks.readme
+
+peers: $(STAMP)
+	@$(PY) -m benchmarks.peers
 
 doctor: $(STAMP)
 	@$(PY) -c 'import cachequant_lib as cq; cq.doctor()'
@@ -191,7 +195,7 @@ browser: $(STAMP) chromium
 
 clean:
 	@rm -rf _build .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist cachequant_lib.egg-info
-	@find . -path ./.venv -prune -o -name __pycache__ -type d -print | while read -r d; do rm -rf "$$d"; done
+	@find . -path './.venv*' -prune -o -name __pycache__ -type d -print | while read -r d; do rm -rf "$$d"; done
 
 distclean: clean
-	@rm -rf .venv
+	@rm -rf .venv .venv-peers

@@ -21,12 +21,14 @@ from benchmarks import (
     breakdown,
     combined,
     eviction,
+    head,
     kernels,
     multiturn,
     oneshot,
     prefix,
     quantization,
     records,
+    speed,
     stress,
 )
 from cachequant_lib.errors import CacheQuantError
@@ -39,6 +41,8 @@ EXPERIMENTS = {
     "prefix": prefix,
     "eviction": eviction,
     "kernels": kernels,
+    "head": head,
+    "speed": speed,
     "quantization": quantization,
     "breakdown": breakdown,
     "oneshot": oneshot,

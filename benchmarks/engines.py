@@ -15,9 +15,11 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+
+from benchmarks.peers.weights import gpt2_tensors
 
 LABELS = {
     "transformers": "transformers, fp32",
@@ -188,6 +190,8 @@ class _TorchEngine(Engine):
 class TransformersEngine(_TorchEngine):
     """``GPT2LMHeadModel`` with its growing cache; logits of every prompt position, as by default."""
 
+    _options: ClassVar[dict[str, int]] = {}
+
     def _build(self, model: Any) -> None:
         from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -210,29 +214,13 @@ class TransformersEngine(_TorchEngine):
 
     def _state(self, model: Any) -> dict[str, Any]:
         """The checkpoint that the class expects; its matrices lie (in, out)."""
-        tensor = self.torch.from_numpy
-        state = {"wte.weight": tensor(model.embedding), "wpe.weight": tensor(model.positions)}
-        norms = {"ln_f": model.final_norm}
-        for layer, block in enumerate(model.blocks):
-            h = f"h.{layer}."
-            norms |= {h + "ln_1": block.norm_1, h + "ln_2": block.norm_2}
-            linears = {
-                "attn.c_attn": block.attn_qkv,
-                "attn.c_proj": block.attn_out,
-                "mlp.c_fc": block.mlp_up,
-                "mlp.c_proj": block.mlp_down,
-            }
-            for name, linear in linears.items():
-                state[f"{h}{name}.weight"] = tensor(np.ascontiguousarray(linear.weight.T))  # (N, K) -> (K, N)
-                state[f"{h}{name}.bias"] = tensor(linear.bias)
-        for name, norm in norms.items():
-            state |= {f"{name}.weight": tensor(norm.weight), f"{name}.bias": tensor(norm.bias)}
-        return {f"transformer.{name}": value for name, value in state.items()} | {"lm_head.weight": state["wte.weight"]}
+        state = {f"transformer.{name}": self.torch.from_numpy(value) for name, value in gpt2_tensors(model)}
+        return state | {"lm_head.weight": state["transformer.wte.weight"]}
 
     def forward(self, token_ids: Sequence[int]) -> Any:
         """Append tokens; logits of the last one, or of all where the engine gives them."""
         ids = self.torch.tensor([list(token_ids)])  # (1, T)
-        out = self._model(ids, past_key_values=self._cache, use_cache=True)
+        out = self._model(ids, past_key_values=self._cache, use_cache=True, **self._options)
         self._cache = out.past_key_values
         return out.logits[0]  # (1, T, V) -> (T, V)
 
@@ -242,6 +230,12 @@ class TransformersEngine(_TorchEngine):
             self._cache = None
         elif self._cache.get_seq_length() > length:
             self._cache.crop(length)
+
+
+class LastOnlyTransformersEngine(TransformersEngine):
+    """The same, asked for the logits of the last position only, as its own ``generate`` does."""
+
+    _options: ClassVar[dict[str, int]] = {"logits_to_keep": 1}
 
 
 class LeanEngine(_TorchEngine):

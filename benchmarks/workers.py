@@ -7,14 +7,19 @@ engine ever shares a process with another. A turn is one message to one worker; 
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing
 import os
+import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from benchmarks.peers import ROOT
 from benchmarks.records import BenchmarkError
 
 #: A worker's idle threads keep spinning for up to a tenth of a second after their last job.
@@ -63,10 +68,13 @@ class Worker:
     def call(self, method: str, *args: Any) -> Any:
         """Let the worker run one method, then leave its threads time to fall asleep."""
         with contextlib.suppress(BrokenPipeError):  # a dead worker is reported by the next line
-            self._pipe.send((method, args))
+            self._send(method, args)
         answer = self._receive()
         time.sleep(REST_S)
         return answer
+
+    def _send(self, method: str, args: tuple[Any, ...]) -> None:
+        self._pipe.send((method, args))
 
     def _receive(self) -> Any:
         try:
@@ -77,6 +85,56 @@ class Worker:
             raise BenchmarkError(
                 f"engine {self.name!r} ended without an answer (exit code {code}); not enough memory?"
             ) from problem
+        if not good:
+            raise BenchmarkError(f"engine {self.name!r}: {answer}")
+        return answer
+
+
+class PeerWorker(Worker):
+    """The same for an engine in another environment: ``benchmarks.peers.serve`` run by that environment's Python."""
+
+    def __init__(self, name: str, python: Path, module: str, *args: object, num_threads: int) -> None:
+        self.name = name
+        self._said = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
+        self._program = subprocess.Popen(
+            [str(python), "-m", module, *map(str, args)],
+            cwd=ROOT,
+            env=os.environ | environment(num_threads),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            encoding="utf-8",
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._program.stdin is not None
+        with contextlib.suppress(OSError):
+            self._program.stdin.close()  # the worker reads the end of its input and leaves by itself
+        try:
+            self._program.wait(timeout=5 if kind is None else 0.5)
+        except subprocess.TimeoutExpired:
+            self._program.kill()
+            self._program.wait()
+        assert self._program.stdout is not None
+        self._program.stdout.close()
+        self._said.close()
+
+    def _send(self, method: str, args: tuple[Any, ...]) -> None:
+        assert self._program.stdin is not None
+        self._program.stdin.write(json.dumps([method, args]) + "\n")
+        self._program.stdin.flush()
+
+    def _receive(self) -> Any:
+        assert self._program.stdout is not None
+        line = self._program.stdout.readline()
+        if not line:
+            code = self._program.wait()
+            self._said.seek(0)
+            last = (self._said.read().strip().splitlines() or ["it said nothing"])[-1]
+            raise BenchmarkError(f"engine {self.name!r} ended without an answer (exit code {code}): {last}")
+        good, answer = json.loads(line)
         if not good:
             raise BenchmarkError(f"engine {self.name!r}: {answer}")
         return answer

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from cachequant_lib.errors import CacheError, CapacityError, ContextLengthError, SamplingError, TokenError
 from cachequant_lib.formats.scheme import is_whole
 from cachequant_lib.kv.base import KVBlock, KVCache
+from cachequant_lib.kv.match import PrefixMatch
 from cachequant_lib.kv.prefix import PrefixCache
 from cachequant_lib.kv.trie import TokenTrie
 from cachequant_lib.model.base import Model
@@ -55,7 +56,7 @@ def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.
         raise SamplingError(f"need temperature > 0, top_k >= 1, 0 < top_p <= 1; got {temperature}, {top_k}, {top_p}")
 
     def draw(logits: NDArray[np.float32], rng: np.random.Generator) -> int:
-        order = np.argsort(-logits, kind="stable")[:top_k]  # (V,) -> (k,)
+        order = _largest(logits, len(logits) if top_k is None else min(top_k, len(logits)))  # (V,) -> (k,)
         chosen = logits[order].astype(np.float64)
         with np.errstate(over="ignore"):  # at a very low temperature all but the likeliest go to minus infinity
             probabilities = np.exp((chosen - chosen[0]) / temperature)
@@ -64,7 +65,20 @@ def sample(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.
         probabilities[before >= top_p] = 0.0
         return int(rng.choice(order, p=probabilities / probabilities.sum()))
 
+    draw.num_best = top_k  # type: ignore[attr-defined]
     return draw
+
+
+def _largest(logits: NDArray[np.float32], count: int) -> NDArray[np.intp]:
+    """Return the places of the `count` largest logits, largest first, equal ones in their order; sorts no others."""
+    least = np.partition(logits, -count)[-count]
+    places = np.flatnonzero(~(logits < least))  # a NaN stays in, to be complained of where the token is drawn
+    return places[np.argsort(-logits[places], kind="stable")[:count]]
+
+
+def _num_best(sampler: Sampler) -> int | None:
+    """Return how many of the largest logits a sampler looks at; None if that may be all, as in one from elsewhere."""
+    return 1 if sampler is greedy else getattr(sampler, "num_best", None)
 
 
 @dataclass(frozen=True)
@@ -117,6 +131,7 @@ def generate(
     kv: str | KVCache = "dense",
     prefix_cache: TokenTrie | PrefixCache | None = None,
     namespace: str = "",
+    keep_reply: bool = False,
     sampler: Sampler = greedy,
     seed: int = 0,
     stop_at_eos: bool = True,
@@ -134,12 +149,16 @@ def generate(
         Name of a KV format, or an empty cache from ``model.new_kv(...)``.
     prefix_cache : TokenTrie or PrefixCache, optional
         Keys and values of earlier prompts. The longest stored beginning of the prompt is reused, its last token never:
-        the next token's logits need a forward there. The prompt's own rows are stored afterwards; new tokens' are not.
+        the next token's logits need a forward there. The prompt's own rows are stored afterwards.
     namespace : str, default ""
-        Whose prompts these are. A PrefixCache keeps them apart, by model, weight format and KV format as well; a
-        TokenTrie serves one model and one namespace, and refuses any other.
+        Whose prompts these are. A PrefixCache keeps them apart, by model, weight format and KV format with its options
+        as well; a TokenTrie serves one model and one namespace, and refuses any other.
+    keep_reply : bool, default False
+        Store the rows of the new tokens too, but for the last one's, which are never computed. They serve the next turn
+        of a conversation, if its text is cut into the same tokens again.
     sampler : callable, default greedy
-        Takes logits (V,) and a random generator, returns a token id.
+        Takes logits (V,) and a random generator, returns a token id. A certified head spares `greedy` and
+        ``sample(top_k=...)`` most of its work; any other sampler gets all logits.
     seed : int, default 0
         Seed of that generator.
     stop_at_eos : bool, default True
@@ -165,12 +184,14 @@ def generate(
     ids: list[int] = check_token_ids(prompt_ids, model.config.vocab_size).tolist()
     cache = _empty_cache(model, kv, _check_length(model, len(ids), max_new_tokens))
     rng = np.random.default_rng(seed)
-    matched = _restore_prefix(model, ids, cache, prefix_cache, namespace)
-    bytes_before = cache.bytes_read
+    matched, match = _restore_prefix(model, ids, cache, prefix_cache, namespace)
+    bytes_before, num_best = cache.bytes_read, _num_best(sampler)
 
     clock = time.perf_counter()
-    logits = model.forward(ids[matched:], cache, last_only=True)[-1]  # (1, V) -> (V,)
+    logits = model.forward(ids[matched:], cache, last_only=True, num_best=num_best)[-1]  # (1, V) -> (V,)
     prefill_s = time.perf_counter() - clock
+    if match is not None:
+        match.report(prefill_s)
 
     new_ids: list[int] = []
     step_s: list[float] = []
@@ -179,10 +200,11 @@ def generate(
         if len(new_ids) == max_new_tokens or (stop_at_eos and new_ids[-1] == model.config.eos_token_id):
             break
         clock = time.perf_counter()
-        logits = model.forward(new_ids[-1:], cache, last_only=True)[-1]  # (1, V) -> (V,)
+        logits = model.forward(new_ids[-1:], cache, last_only=True, num_best=num_best)[-1]  # (1, V) -> (V,)
         step_s.append(time.perf_counter() - clock)
 
-    _store_prefix(model, ids, cache, prefix_cache, namespace, matched)
+    known = ids + new_ids[: cache.length - len(ids)] if keep_reply else ids
+    _store_prefix(model, known, cache, prefix_cache, namespace, matched)
     text = model.tokenizer.decode(new_ids) if model.tokenizer.has_text else ""
     overhead_s = time.perf_counter() - started - prefill_s - sum(step_s)
     kv_bytes_read = cache.bytes_read - bytes_before
@@ -217,40 +239,40 @@ def _empty_cache(model: Model, kv: str | KVCache, num_positions: int) -> KVCache
 
 def _owner(model: Model, cache: KVCache, namespace: str) -> tuple[str, ...]:
     """Everything that must be equal for keys and values to be reusable, and who may reuse them."""
-    return model.fingerprint, model.weight_format, cache.format, namespace
+    return model.fingerprint, model.weight_format, cache.variant, namespace
 
 
 def _restore_prefix(
     model: Model, ids: list[int], cache: KVCache, prefix_cache: TokenTrie | PrefixCache | None, namespace: str
-) -> int:
-    """Copy the longest known beginning of the prompt into an empty cache; return its length."""
+) -> tuple[int, PrefixMatch | None]:
+    """Copy the longest known beginning of the prompt into an empty cache; return its length, and who wants a report."""
     if prefix_cache is None:
-        return 0
+        return 0, None
     if isinstance(prefix_cache, PrefixCache):
         with prefix_cache.match(ids, _owner(model, cache, namespace)) as match:
-            return match.copy_into(cache)
+            return match.copy_into(cache), match
     owner = (model.fingerprint, namespace)
     if prefix_cache.owner not in (None, owner):
         raise CacheError(f"this prefix cache holds rows of another model or namespace than {model.name}, {namespace!r}")
     matched, rows = prefix_cache.lookup(ids[:-1])
     if rows is None:
-        return 0
+        return 0, None
     cache.write_block(KVBlock(rows))
-    return matched
+    return matched, None
 
 
 def _store_prefix(
     model: Model,
-    ids: list[int],
+    known: list[int],
     cache: KVCache,
     prefix_cache: TokenTrie | PrefixCache | None,
     namespace: str,
     matched: int,
 ) -> None:
-    """Remember the prompt's own rows; those of new tokens are not kept."""
+    """Remember the rows of these tokens, with which the KV cache begins."""
     if isinstance(prefix_cache, PrefixCache):
-        prefix_cache.insert(ids, cache, _owner(model, cache, namespace))
+        prefix_cache.insert(known, cache, _owner(model, cache, namespace))
     elif prefix_cache is not None:
-        start = min(matched, prefix_cache.match_length(ids))  # another request may have evicted what was found
-        prefix_cache.insert(ids, cache.read_block(start, len(ids)).rows, start=start)
+        start = min(matched, prefix_cache.match_length(known))  # another request may have evicted what was found
+        prefix_cache.insert(known, cache.read_block(start, len(known)).rows, start=start)
         prefix_cache.owner = (model.fingerprint, namespace)

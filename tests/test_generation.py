@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cachequant_lib as cq
+from cachequant_lib import generation
 
 PROMPTS = [
     "The cat sat",
@@ -236,3 +237,13 @@ def test_the_context_is_checked_before_any_compute(tiny, monkeypatch):
 def test_the_very_edge_of_the_context(tiny):
     out = cq.generate(tiny, [5] * 1021, 4, stop_at_eos=False)
     assert len(out.token_ids) == 4  # the last new token needs no position
+
+
+def test_the_largest_logits_are_those_of_a_stable_sort():
+    rng = np.random.default_rng(0)
+    for size in (1, 7, 300):
+        for logits in (rng.standard_normal(size), rng.integers(0, 4, size), np.full(size, -np.inf)):
+            values = logits.astype(np.float32)
+            for count in {1, min(5, size), size}:
+                expected = np.argsort(-values, kind="stable")[:count]
+                assert generation._largest(values, count).tolist() == expected.tolist()

@@ -12,7 +12,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-LEFT_OUT = {".venv", ".git", "_build", "node_modules", "vendor", "data", "build", "dist", "__pycache__", "results"}
+LEFT_OUT = {
+    ".venv",
+    ".venv-peers",
+    ".git",
+    "_build",
+    "node_modules",
+    "vendor",
+    "data",
+    "build",
+    "dist",
+    "__pycache__",
+    "results",
+}
 TEXT = {".py", ".pyi", ".md", ".ipynb", ".toml", ".txt", ".yml", ".cfg", ".css", ".js", ".mjs", ".svg", ".bib", ""}
 
 

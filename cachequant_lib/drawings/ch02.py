@@ -123,7 +123,7 @@ def roofline(roofs: Mapping[str, Roof], chosen: str, at: int, lines: Sequence[st
         path(f"M{x} {y}h0", "#fff", 6, " stroke-linecap='round'"),
     ]
     parts += [text(panel.px(np.log2(t)), number(floor + 16), f"{t:g}", MIDDLE) for t in ticks]
-    parts += [text(35, panel.py(level), word, END) for level, word in levels.items()]
+    parts += [text(35, number(float(panel.py(level)) + 4), word, END) for level, word in levels.items()]
     parts.append(text(WIDTH - 10, number(floor + 33), "multiply-adds for each byte read", END))
     parts.append(text(46, number(panel.top + 14), "thousand million multiply-adds a second", f" fill='{MUTED}'"))
     return canvas(floor + 42, parts)
@@ -154,19 +154,17 @@ def context_bytes(weights: Mapping[str, float], per_token: float, longest: int) 
     panel = Panel(44, 34, WIDTH - 58, 190, (0, longest), (0, top))
     levels = [level for level in range(0, 1000, 100) if level <= top]
     parts = [text(8, 18, "Megabytes that one new token reads", BOLD), path(panel.grid(levels), GRID)]
-    parts += [text(38, panel.py(level), f"{level}", END) for level in levels]
+    parts += [text(38, number(float(panel.py(level)) + 4), f"{level}", END) for level in levels]
     wedge = f"M{panel.px(0)} {panel.py(0)}L{panel.px(longest)} {panel.py(per_token * longest / 1e6)}V{panel.py(0)}Z"
     parts.append(f"<path d='{wedge}' fill='{BAND}'/>")
     parts.append(path(panel.line([0, longest], [0, per_token * longest / 1e6]), INK, 2))
-    parts.append(
-        text(panel.px(longest), number(float(panel.py(per_token * longest / 1e6)) - 6), "keys and values", END)
-    )
+    parts.append(text(panel.px(longest), number(float(panel.py(0)) - 6), "keys and values", END))
     for name, size in weights.items():
         colour = COLOURS[name.split(",")[0].split()[0]]
         parts.append(path(panel.grid([size / 1e6]), colour, 2))
         parts.append(text(48, number(float(panel.py(size / 1e6)) - 5), f"weights in {name}", f" fill='{colour}'"))
     ticks = range(0, longest + 1, 256)
-    parts += [text(panel.px(t), 241, f"{t}", MIDDLE) for t in ticks]
+    parts += [text(panel.px(t), 241, f"{t}", END if t == longest else MIDDLE) for t in ticks]
     return canvas(266, [*parts, text(WIDTH - 10, 259, "tokens before the new one", END)])
 
 

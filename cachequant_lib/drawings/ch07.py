@@ -65,11 +65,11 @@ def ratios(rows: Mapping[str, tuple[float, float]], heading: str, marks: tuple[s
     for i, (name, pair) in enumerate(rows.items()):
         y = top + step * i + 25
         parts.append(text(14, y - 9, name))
-        for value, colour in zip(pair, colours, strict=True):
+        for value, colour, place in zip(pair, colours, (y - 2, y + 3), strict=True):
             if not np.isnan(value):
                 at = axis.px(float(np.clip(np.log2(value), low, high)))
-                parts.append(path(f"M{axis.px(0)} {y}H{at}", colour, 1.4))
-                parts.append(path(f"M{at} {y}h0", colour, 9, " stroke-linecap='round'"))
+                parts.append(path(f"M{axis.px(0)} {place}H{at}", colour, 1.4))
+                parts.append(path(f"M{at} {place}h0", colour, 9, " stroke-linecap='round'"))
     parts += [text(axis.px(np.log2(t)), bottom + 16, word, END if t == 16 else MIDDLE) for t, word in ticks.items()]
     return canvas(bottom + 38, [*parts, text(WIDTH - 10, bottom + 32, "times as fast as fp32", END)])
 

@@ -74,6 +74,25 @@ def linear_bfp8_ref(
     return total * np.float32(1 / (127 * 127)) + bias
 
 
+def bound_columns_ref(
+    codes: NDArray[np.int8],
+    units: NDArray[np.float32],
+    lengths: NDArray[np.float32],
+    errors: NDArray[np.float32],
+    digits: NDArray[np.int8],
+    factors: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Compute what the packed head does, operation by operation: exact sums of two digits, then float32.
+
+    `codes` is (V, K), `digits` (2, K), `factors` (3,): step, alpha, beta. Returns the lowest and highest logits (2, V).
+    """
+    step, alpha, beta = factors
+    high, low = (digits.astype(np.int64) @ codes.astype(np.int64).T).astype(np.float32)  # (2, V)
+    logits = (high * np.float32(128) + low) * step * units
+    radii = lengths * alpha + errors * beta + np.float32(2.0**-120)
+    return np.stack([logits - radii, logits + radii])
+
+
 def _matmul_ref(
     a_codes: NDArray[np.int8],
     a_scales: NDArray[np.float64],

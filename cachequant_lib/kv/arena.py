@@ -17,17 +17,15 @@ from cachequant_lib.kv.base import KVBlock, KVCache
 
 Rows = NDArray[Any]
 RowIds = NDArray[np.int64]
-Reader = Callable[[int, int], Rows]
+Reader = Callable[[int, int, Rows], None]
 Source = KVCache | KVBlock | Rows
 
-SLAB_BYTES = 4 << 20
-"""Most bytes set aside at once: 56 rows of GPT-2 small."""
+SLAB_BYTES = 8 << 20
+"""Most bytes set aside at once: 113 rows of GPT-2 small. From 4 MiB on NumPy asks Linux for huge pages, or the first
+use of a slab would take several times as long as the copy into it."""
 
 SLABS = 16
 """A small capacity is set aside in about this many parts, so that it can go to more than one row shape."""
-
-COPY_BYTES = 1 << 20
-"""Rows that must be unpacked on their way in come in pieces of this size, which stay in the processor's cache."""
 
 
 class RowPool:
@@ -71,7 +69,7 @@ class RowPool:
         self.free = [row for row in self.free if row // self.slab_rows not in empty]
         return sum(len(self.slabs.pop(i)) for i in empty) * self.row_bytes
 
-    def pieces(self, rows: RowIds, most: int | None = None) -> Iterator[tuple[int, Rows]]:
+    def pieces(self, rows: RowIds) -> Iterator[tuple[int, Rows]]:
         """Yield views of the longest stretches of `rows` that lie side by side, each with its place in `rows`."""
         if not len(rows):
             return
@@ -79,14 +77,12 @@ class RowPool:
         cuts = [0, *(np.flatnonzero(breaks) + 1).tolist(), len(rows)]
         for start, stop in pairwise(cuts):
             slab, offset = divmod(int(rows[start]), self.slab_rows)
-            step = most or stop - start
-            for at in range(start, stop, step):
-                yield at, self.slabs[slab][offset + at - start : offset + min(at + step, stop) - start]
+            yield start, self.slabs[slab][offset : offset + stop - start]
 
     def fill(self, rows: RowIds, read: Reader, first: int) -> None:
-        """Copy ``read(first, first + len(rows))`` into `rows`, in pieces of ``COPY_BYTES``."""
-        for at, piece in self.pieces(rows, max(1, COPY_BYTES // self.row_bytes)):
-            piece[...] = read(first + at, first + at + len(piece))
+        """Have the rows of tokens ``first : first + len(rows)`` written into `rows`, one stretch after the other."""
+        for at, piece in self.pieces(rows):
+            read(first + at, first + at + len(piece), piece)
 
     def gather(self, rows: RowIds) -> Rows:
         """Copy rows out; shape (len(rows), *shape)."""
@@ -156,7 +152,7 @@ class RowArena:
 
 
 def row_source(kv: Source, num_tokens: int, start: int) -> tuple[tuple[int, ...], np.dtype[Any], Reader]:
-    """Shape and type of the rows somebody offers for a prompt, and how to read those of tokens ``a:b``.
+    """Shape and type of the rows somebody offers for a prompt, and how to copy those of tokens ``a:b`` out.
 
     Raises
     ------
@@ -169,11 +165,11 @@ def row_source(kv: Source, num_tokens: int, start: int) -> tuple[tuple[int, ...]
         if kv.length < num_tokens:
             raise CacheError(f"the prompt has {num_tokens} tokens, but the KV cache holds {kv.length} positions")
         shape = (kv.num_layers, 2, kv.num_kv_heads, kv.head_dim)
-        return shape, np.dtype(np.float32), lambda a, b: kv.read_block(a, b).rows
+        return shape, np.dtype(np.float32), kv.read_into
     rows = kv.rows if isinstance(kv, KVBlock) else np.asarray(kv)
     if rows.ndim < 1 or len(rows) != num_tokens - start:
         expected = f"{num_tokens - start} rows for tokens {start}..{num_tokens}"
         raise CacheError(f"expected {expected}, got an array of shape {rows.shape}")
     if 0 in rows.shape[1:] or rows.dtype.hasobject:
         raise CacheError(f"rows of shape {rows.shape[1:]} and type {rows.dtype} cannot be stored")
-    return rows.shape[1:], rows.dtype, lambda a, b: rows[a - start : b - start]
+    return rows.shape[1:], rows.dtype, lambda a, b, out: np.copyto(out, rows[a - start : b - start])

@@ -16,6 +16,9 @@ from cachequant_lib.formats.scheme import is_whole
 
 FloatArray = NDArray[np.float32]
 
+PIECE = 16
+"""Positions unpacked at once by :meth:`KVCache.read_into`: 1.2 MB of GPT-2 small stay in the processor's cache."""
+
 
 @dataclass(frozen=True)
 class KVBlock:
@@ -69,6 +72,11 @@ class KVCache(ABC):
     def length(self) -> int:
         """Positions that are complete in every layer."""
         return min(self._lengths)
+
+    @property
+    def variant(self) -> str:
+        """The format and all options that change what is stored; rows of different variants are never reused."""
+        return self.format
 
     @property
     @abstractmethod
@@ -130,6 +138,18 @@ class KVCache(ABC):
         CapacityError
             If the range is not within what is stored.
         """
+
+    def read_into(self, start: int, stop: int, rows: FloatArray) -> None:
+        """Copy positions ``start:stop`` into `rows`, shape (stop - start, L, 2, Hkv, D), all layers.
+
+        Raises
+        ------
+        CapacityError
+            If the range is not within what is stored.
+        """
+        for at in range(start, stop, PIECE):
+            end = min(at + PIECE, stop)
+            rows[at - start : end - start] = self.read_block(at, end).rows
 
     @abstractmethod
     def write_block(self, block: KVBlock) -> None:

@@ -58,10 +58,14 @@ class DenseKV(KVCache):
         self.check_range(start, stop)
         shape = (self.num_layers, 2, stop - start, self.num_kv_heads, self.head_dim)
         rows = np.moveaxis(np.empty(shape, np.float32), 2, 0)  # (L, 2, T, Hkv, D) -> (T, L, 2, Hkv, D)
-        block = KVBlock(rows)  # in memory one layer after the other, as here: the copy goes in long stretches
-        block.keys[:] = self.keys[:, start:stop].swapaxes(0, 1)  # (L, T, Hkv, D) -> (T, L, Hkv, D)
-        block.values[:] = self.values[:, start:stop].swapaxes(0, 1)  # (L, T, Hkv, D) -> (T, L, Hkv, D)
-        return block
+        self.read_into(start, stop, rows)  # in memory one layer after the other, as here: long stretches
+        return KVBlock(rows)
+
+    def read_into(self, start: int, stop: int, rows: FloatArray) -> None:
+        """Copy positions out of all layers, each once; see :meth:`KVCache.read_into`."""
+        self.check_range(start, stop)
+        rows[:, :, 0] = self.keys[:, start:stop].swapaxes(0, 1)  # (L, T, Hkv, D) -> (T, L, Hkv, D)
+        rows[:, :, 1] = self.values[:, start:stop].swapaxes(0, 1)  # (L, T, Hkv, D) -> (T, L, Hkv, D)
 
     def write_block(self, block: KVBlock) -> None:
         """Copy a block in as the next positions; see :meth:`KVCache.write_block`."""

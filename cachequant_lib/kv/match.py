@@ -1,5 +1,7 @@
 """What a prefix cache answers: a pinned match with its rows, the reason why there is none, and its counts."""
 
+import math
+import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -11,9 +13,9 @@ import numpy as np
 from cachequant_lib.errors import CacheError
 from cachequant_lib.kv.arena import RowIds, RowPool
 from cachequant_lib.kv.base import KVBlock, KVCache
+from cachequant_lib.kv.ledger import Costs, Ledger, Namespace
 from cachequant_lib.kv.radix import TOKEN_BYTES, Node, find, unpack
 
-Namespace = str | tuple[str, ...]
 Release = Callable[[Node], None]
 
 
@@ -32,11 +34,23 @@ class PrefixMatch:
     ----------
     length : int
         Tokens found. At least one token of the prompt is always left to compute.
+    num_tokens : int
+        Tokens asked for.
     """
 
-    def __init__(self, node: Node | None, length: int, lock: AbstractContextManager[Any], release: Release) -> None:
-        self.length = length
+    def __init__(
+        self,
+        node: Node | None,
+        length: int,
+        num_tokens: int,
+        namespace: Namespace,
+        ledger: Ledger,
+        lock: AbstractContextManager[Any],
+        release: Release,
+    ) -> None:
+        self.length, self.num_tokens = length, num_tokens
         self._node, self._lock, self._release = node, lock, release
+        self._ledger, self._namespace, self._number = ledger, namespace, ledger.counts["requests"]
         self._held = True
 
     def block(self) -> KVBlock:
@@ -64,6 +78,7 @@ class PrefixMatch:
         """
         if self.length == 0 and self._held:
             return 0
+        clock = time.perf_counter()
         pool, rows = self._pinned()
         start = kv.length
         try:
@@ -72,7 +87,18 @@ class PrefixMatch:
         except BaseException:
             kv.truncate(start)
             raise
+        with self._lock:
+            seconds = time.perf_counter() - clock
+            self._ledger.note("copy", number=self._number, copied_tokens=self.length, copy_s=seconds)
         return self.length
+
+    def report(self, prefill_s: float) -> None:
+        """Tell the cache how long the forward pass over the rest of the prompt took, so that it can estimate savings.
+
+        May be called after :meth:`release`. Without it, ``stats.saved_s`` stays 0.
+        """
+        with self._lock:
+            self._ledger.report(self._namespace, self.length, self.num_tokens - self.length, prefill_s)
 
     def release(self) -> None:
         """Let the cache evict these rows again.
@@ -86,6 +112,7 @@ class PrefixMatch:
             if not self._held:
                 raise CacheError("this match has been released already")
             self._held = False
+            self._ledger.note("release", number=self._number)
             if self._node is not None:
                 self._release(self._node)
 
@@ -123,6 +150,16 @@ class PrefixStats:
         Tokens stored and tokens dropped so far, and how many times a leaf was cut or dropped.
     refused : int
         Inserts that could not fit, being too long or because too much is pinned.
+    copied_tokens : int
+        Tokens whose rows were copied into KV caches.
+    match_s, copy_s, insert_s : float
+        Seconds spent in matches, in these copies and in inserts, waiting for other threads included.
+    saved_s : float
+        An estimate: what computing the found tokens would have added to the forward passes, by the pace learnt from
+        :meth:`PrefixMatch.report`; see :mod:`cachequant_lib.kv.ledger`. 0 while no pace is known.
+    break_even_tokens : float
+        How many tokens of a prompt of average length must be found for the cache to pay; infinite while that is not
+        known. :meth:`PrefixCache.costs` has the rule.
     num_tokens, bytes_used, bytes_pinned : int
         Tokens stored now, the bytes of their rows, and how many of these are pinned.
     """
@@ -135,9 +172,25 @@ class PrefixStats:
     evicted_tokens: int = 0
     evictions: int = 0
     refused: int = 0
+    copied_tokens: int = 0
+    match_s: float = 0.0
+    copy_s: float = 0.0
+    insert_s: float = 0.0
+    saved_s: float = 0.0
+    break_even_tokens: float = math.inf
     num_tokens: int = 0
     bytes_used: int = 0
     bytes_pinned: int = 0
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds spent on the cache, as measured."""
+        return self.match_s + self.copy_s + self.insert_s
+
+    @property
+    def net_s(self) -> float:
+        """Seconds saved less seconds spent: an estimate, as ``saved_s`` is."""
+        return self.saved_s - self.spent_s
 
     @property
     def hit_rate(self) -> float:
@@ -153,7 +206,8 @@ class Miss:
     ----------
     reason : str
         "nothing" was missed; or what comes next was "evicted" since, or is stored in an "other namespace"; or what is
-        stored is "too short" to pay; or there is a "different token" at this place, or it was "not stored" so far.
+        stored is "too short" to pay, by ``min_tokens`` or by the costs so far; or there is a "different token" at this
+        place, or it was "not stored" so far.
     position : int
         The first token that has to be computed.
     message : str
@@ -165,7 +219,7 @@ class Miss:
     message: str
 
 
-def explain(roots: dict[Namespace, Node], key: bytes, namespace: Namespace, min_tokens: int) -> Miss:
+def explain(roots: dict[Namespace, Node], key: bytes, namespace: Namespace, min_tokens: int, costs: Costs) -> Miss:
     """Say why a packed prompt, its last token left out, is not found any further.
 
     Returns
@@ -187,6 +241,9 @@ def explain(roots: dict[Namespace, Node], key: bytes, namespace: Namespace, min_
         return Miss("other namespace", served, message)
     if served < at:
         return Miss("too short", served, f"{at} tokens are stored, and copying fewer than {min_tokens} does not pay")
+    worth = costs.break_even(len(key) // TOKEN_BYTES + 1)
+    if costs.compute_s > 0 and 0 < at < worth:
+        return Miss("too short", at, f"{at} tokens are stored; by the costs so far, finding {worth:.1f} would pay")
     stored = [] if node is None else [node.tokens[inside * TOKEN_BYTES :], *node.children]
     firsts = sorted({unpack(run[:TOKEN_BYTES])[0] for run in stored if run})
     if firsts:

@@ -5,24 +5,22 @@ says what goes when room is needed. Whoever reads rows has pinned them: they can
 """
 
 import threading
-from collections import deque
-from dataclasses import fields
+import time
+from copy import copy
 from pathlib import Path
 
-import numpy as np
 from numpy.typing import ArrayLike
 
 from cachequant_lib.errors import CacheError
-from cachequant_lib.kv.arena import Reader, RowArena, RowPool, Source, row_source
-from cachequant_lib.kv.match import Miss, Namespace, PrefixMatch, PrefixStats, check_namespace, explain
+from cachequant_lib.kv.arena import Source, row_source
+from cachequant_lib.kv.ledger import Costs, Namespace
+from cachequant_lib.kv.match import Miss, PrefixMatch, PrefixStats, check_namespace, explain
 from cachequant_lib.kv.policies import POLICIES, Policy
-from cachequant_lib.kv.radix import TOKEN_BYTES, Node, check, cut_tail, extend, find, pack, split
-
-GONE_LIMIT = 4096
-"""Evictions that :meth:`PrefixCache.explain_miss` remembers."""
+from cachequant_lib.kv.radix import TOKEN_BYTES, check, find, pack
+from cachequant_lib.kv.store import PrefixStore
 
 
-class PrefixCache:
+class PrefixCache(PrefixStore):
     """Keys and values of earlier prompts, found again by their common beginnings, under a hard limit of bytes.
 
     Parameters
@@ -50,14 +48,8 @@ class PrefixCache:
             raise CacheError(f"capacity_bytes and min_tokens must be at least 1, got {capacity_bytes}, {min_tokens}")
         if isinstance(policy, str) and policy not in POLICIES:
             raise CacheError(f"no policy {policy!r}; the policies are {', '.join(map(repr, POLICIES))}")
-        self.capacity_bytes, self.min_tokens = capacity_bytes, min_tokens
-        self._policy = POLICIES[policy]() if isinstance(policy, str) else policy
-        self._arena = RowArena(capacity_bytes)
-        self._roots: dict[Namespace, Node] = {}
-        self._gone: deque[tuple[Node, bytes]] = deque()
-        self._counts = {field.name: 0 for field in fields(PrefixStats)[:8]}
-        self._pinned: set[Node] = set()
-        self._clock = 0
+        super().__init__(capacity_bytes, POLICIES[policy]() if isinstance(policy, str) else policy)
+        self.policy, self.min_tokens = policy, min_tokens
         self._lock = threading.RLock()
 
     @property
@@ -67,11 +59,27 @@ class PrefixCache:
 
     @property
     def stats(self) -> PrefixStats:
-        """What was done so far and what is stored now."""
+        """What was done so far, what that cost and saved, and what is stored now."""
         with self._lock:
-            num_tokens = self._counts["inserted_tokens"] - self._counts["evicted_tokens"]
-            now = {"num_tokens": num_tokens, "bytes_used": self.bytes_used, "bytes_pinned": self._bytes_pinned()}
-            return PrefixStats(**self._counts, **now)
+            counts, (saved_s, found) = self._ledger.counts, self._ledger.saved()
+            costs = self._ledger.costs(saved_s / max(1, found))
+            return PrefixStats(
+                **counts,
+                saved_s=saved_s,
+                break_even_tokens=costs.break_even(counts["prompt_tokens"] / max(1, counts["requests"])),
+                num_tokens=counts["inserted_tokens"] - counts["evicted_tokens"],
+                bytes_used=self.bytes_used,
+                bytes_pinned=self._bytes_pinned(),
+            )
+
+    def costs(self, namespace: Namespace = "") -> Costs:
+        """Say when reuse pays: what lookups, copies and inserts cost so far, and computing a token in this namespace.
+
+        ``cache.costs(name).break_even(500)`` is the number of tokens that a prompt of 500 must find for the cache to
+        have been worth its while.
+        """
+        with self._lock:
+            return self._ledger.costs(self._ledger.pace_s(check_namespace(namespace)))
 
     def match(self, token_ids: ArrayLike, namespace: Namespace = "") -> PrefixMatch:
         """Find and pin the longest stored beginning of a prompt; its last token never matches.
@@ -92,19 +100,19 @@ class PrefixCache:
         TokenError
             If `token_ids` is not a flat sequence of whole numbers.
         """
-        key, counts = pack(token_ids), self._counts
+        started, key = time.perf_counter(), pack(token_ids)
+        num_tokens = len(key) // TOKEN_BYTES
         with self._lock:
             root = self._roots.get(check_namespace(namespace))
             node, _, length = (None, 0, 0) if root is None else find(root, key[:-TOKEN_BYTES])
             if length < self.min_tokens:
                 node, length = None, 0
-            counts["requests"] += 1
-            counts["hits"] += length > 0
-            counts["prompt_tokens"] += len(key) // TOKEN_BYTES
-            counts["hit_tokens"] += length
             if node is not None:
                 self._pin(node)
-            return PrefixMatch(node, length, self._lock, self._unpin)
+            told = {"requests": 1, "hits": int(length > 0), "prompt_tokens": num_tokens, "hit_tokens": length}
+            seconds = time.perf_counter() - started
+            self._ledger.note("match", key=key, namespace=namespace, **told, match_s=seconds)
+            return PrefixMatch(node, length, num_tokens, namespace, self._ledger, self._lock, self._unpin)
 
     def insert(self, token_ids: ArrayLike, kv: Source, namespace: Namespace = "", start: int = 0) -> int:
         """Store a prompt; tokens already there keep their rows. Changes the cache.
@@ -134,31 +142,10 @@ class PrefixCache:
         TokenError
             If `token_ids` is not a flat sequence of whole numbers.
         """
-        key = pack(token_ids)
+        started, key = time.perf_counter(), pack(token_ids)
         shape, dtype, read = row_source(kv, len(key) // TOKEN_BYTES, start)
         with self._lock:
-            pool = self._arena.pool(shape, dtype)
-            root = self._roots.get(check_namespace(namespace))
-            if root is None:
-                root = Node(None, b"", np.empty(0, np.int64), pool)
-            if root.pool is not pool:
-                expected = f"{root.pool.dtype} rows of shape {root.pool.shape}"
-                raise CacheError(f"namespace {namespace!r} holds {expected}, got {dtype} rows of shape {shape}")
-            node, inside, stored = find(root, key)
-            if stored < start:
-                raise CacheError(f"rows begin at token {start}, but only the first {stored} tokens are stored")
-            new = key[stored * TOKEN_BYTES :]
-            if new and inside < node.num_tokens:
-                node = split(node, inside)
-            self._pin(node)
-            try:
-                if not new or not self._make_room(pool, len(new) // TOKEN_BYTES):
-                    return 0
-                self._store(node, new, read, stored)
-                self._roots[namespace] = root
-                return len(new) // TOKEN_BYTES
-            finally:
-                self._unpin(node)
+            return self._insert(key, check_namespace(namespace), start, self._arena.pool(shape, dtype), read, started)
 
     def evict(self, num_bytes: int) -> int:
         """Forget tokens, as the policy orders, until `num_bytes` are free or what is left is pinned. Changes the cache.
@@ -172,12 +159,14 @@ class PrefixCache:
         with self._lock:
             while freed < num_bytes and (cut := self._evict_some(num_bytes - freed)):
                 freed += cut
+            self._ledger.note("evict", num_bytes=int(num_bytes), freed_bytes=freed)
         return freed
 
     def explain_miss(self, token_ids: ArrayLike, namespace: Namespace = "") -> Miss:
         """Say why a prompt would not be served any further. For the operator: it looks into all namespaces."""
         with self._lock:
-            return explain(self._roots, pack(token_ids)[:-TOKEN_BYTES], check_namespace(namespace), self.min_tokens)
+            key, costs = pack(token_ids)[:-TOKEN_BYTES], self.costs(namespace)
+            return explain(self._roots, key, namespace, self.min_tokens, costs)
 
     def save(self, path: str | Path, fingerprint: str = "") -> int:
         """Write everything stored to a file, and return the number of tokens.
@@ -221,80 +210,11 @@ class PrefixCache:
         with self._lock:
             nodes = [node for root in self._roots.values() for node in check(root)]
             self._arena.check([(node.pool, node.rows) for node in nodes])
-            stats, victim = self.stats, self._policy.victim()
+            stats, victim = (
+                self.stats,
+                copy(self._policy).victim(),
+            )  # a policy may age when it is asked: looking must not
             assert self._pinned == {node for node in nodes if node.pins}
             assert stats.num_tokens == sum(node.num_tokens for node in nodes), stats
             assert (victim is None) == (stats.bytes_pinned == stats.bytes_used), "all that is not pinned can go"
             assert victim is None or not (victim.children or victim.pins), "and nothing else"
-
-    def _pin(self, node: Node) -> None:
-        """Keep a node from being evicted, and so all before it."""
-        if node.parent is not None:
-            if not node.pins:
-                self._policy.remove(node)
-                self._pinned.add(node)
-            node.pins += 1
-
-    def _unpin(self, node: Node) -> None:
-        """Undo one :meth:`_pin`; a node that nobody else holds is the one used last."""
-        if node.parent is not None:
-            node.pins -= 1
-            if not node.pins:
-                self._pinned.remove(node)
-                self._use(node)
-
-    def _use(self, node: Node) -> None:
-        """Make a node the one used last."""
-        self._clock += 1
-        node.used = self._clock
-        node.hits += 1
-        self._policy.add(node)
-
-    def _bytes_pinned(self) -> int:
-        """Bytes of all rows that cannot be evicted now."""
-        held = {part for node in self._pinned for part in node.path()}
-        return sum(part.num_tokens * part.pool.row_bytes for part in held)
-
-    def _make_room(self, pool: RowPool, num_rows: int) -> bool:
-        """Evict until rows can be handed out; if that cannot succeed, evict nothing and count a refusal."""
-        missing = self._arena.missing(pool, num_rows)
-        if missing and num_rows * pool.row_bytes <= self.capacity_bytes - self._bytes_pinned():
-            while missing and self._evict_some(missing * pool.row_bytes):
-                missing = self._arena.missing(pool, num_rows)
-        self._counts["refused"] += missing > 0
-        return not missing
-
-    def _evict_some(self, num_bytes: int) -> int:
-        """Take what is asked for off the end of one leaf, or all of it; return the bytes, 0 if there is no leaf."""
-        node = self._policy.victim()
-        if node is None:
-            return 0
-        rows, holder, token = cut_tail(node, min(node.num_tokens, -(-num_bytes // node.pool.row_bytes)))
-        if holder is not node:
-            self._policy.remove(node)
-            if holder.parent is not None and not (holder.children or holder.pins):
-                self._policy.bared(holder)
-        self._arena.give_back(node.pool, rows)
-        self._counts["evictions"] += 1
-        self._counts["evicted_tokens"] += len(rows)
-        self._gone.append((holder, token))
-        if len(self._gone) > GONE_LIMIT:
-            self._forget(*self._gone.popleft())
-        return len(rows) * node.pool.row_bytes
-
-    def _forget(self, holder: Node, token: bytes) -> None:
-        """Drop the memory of one eviction, and with the last one of an empty namespace the namespace."""
-        holder.gone.discard(token)
-        if holder.parent is None and not (holder.children or holder.gone):
-            self._roots = {name: root for name, root in self._roots.items() if root is not holder}
-
-    def _store(self, node: Node, tokens: bytes, read: Reader, stored: int) -> None:
-        """Copy the rows of new tokens in, then hang them below a node that is pinned."""
-        rows = self._arena.take(node.pool, len(tokens) // TOKEN_BYTES)
-        try:
-            node.pool.fill(rows, read, stored)
-        except BaseException:
-            self._arena.give_back(node.pool, rows)
-            raise
-        self._counts["inserted_tokens"] += len(rows)
-        self._use(extend(node, tokens, rows))

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from cachequant_lib.errors import CacheError
 from cachequant_lib.kv.arena import Rows
-from cachequant_lib.kv.match import Namespace
-from cachequant_lib.kv.radix import Node, find, pack, unpack
+from cachequant_lib.kv.ledger import Namespace
+from cachequant_lib.kv.radix import Node, pack, unpack
 
 if TYPE_CHECKING:
     from cachequant_lib.kv.prefix import PrefixCache
@@ -115,9 +115,7 @@ def restore(cache: "PrefixCache", prompts: list[Prompt]) -> int:
         cache.insert(ids, rows, name, start)
         loaded.append((name, ids))
     for name, ids in reversed(loaded):  # only now: inserting one prompt may have parted another
-        node = find(cache._roots[name], pack(ids))[0]
-        cache._pin(node)
-        cache._unpin(node)
+        cache._touch(pack(ids), name)
     return cache.stats.inserted_tokens - before
 
 

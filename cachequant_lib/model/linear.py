@@ -48,6 +48,13 @@ class Linear(ABC):
             raise FormatError(f"expected x (M, {self.in_features}), got shape {x.shape}")
         return self._apply(x)
 
+    def largest(self, x: FloatArray, count: int) -> FloatArray:
+        """Apply the layer to one row x (1, K), for a caller who looks at the `count` largest outputs (1, N) alone.
+
+        A layer that finds these without computing all others may put minus infinity in their place.
+        """
+        return self(x)
+
     @abstractmethod
     def _apply(self, x: FloatArray) -> FloatArray: ...
 

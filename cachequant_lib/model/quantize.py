@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 from cachequant_lib.errors import FormatError
 from cachequant_lib.formats import Scheme
 from cachequant_lib.model.base import Model
+from cachequant_lib.model.heads import CertifiedHead
 from cachequant_lib.model.linear import BFP8Linear, Float32Linear, Int8Linear, Linear, SchemeLinear
 
 ModelT = TypeVar("ModelT", bound=Model)
 
-SCHEMES: dict[str, type[Linear]] = {"int8": Int8Linear, "bfp8": BFP8Linear}
-HEADS = ("fp32", "int8")
+SCHEMES: dict[str, type[Linear]] = {"fp32": Float32Linear, "int8": Int8Linear, "bfp8": BFP8Linear}
+HEADS: dict[str, type[Linear]] = {"fp32": Float32Linear, "int8": Int8Linear, "certified": CertifiedHead}
 
 
 def quantize_model(model: ModelT, scheme: str | Scheme, head: str = "fp32") -> ModelT:
@@ -24,11 +25,13 @@ def quantize_model(model: ModelT, scheme: str | Scheme, head: str = "fp32") -> M
     ----------
     model : Model
         A float32 model, as :func:`cachequant_lib.load` returns it.
-    scheme : {"int8", "bfp8"} or Scheme
-        The first two multiply true integers. A :class:`Scheme` is simulated: quantised, dequantised, multiplied in
-        float32.
-    head : {"fp32", "int8"}, default "fp32"
-        Format of the projection to the vocabulary. The token embedding keeps its float32 copy either way.
+    scheme : {"int8", "bfp8", "fp32"} or Scheme
+        The first two multiply true integers; the third leaves the blocks as they are, to change the head alone. A
+        :class:`Scheme` is simulated: quantised, dequantised, multiplied in float32.
+    head : {"fp32", "int8", "certified"}, default "fp32"
+        The projection to the vocabulary. "certified" reads an int8 copy to choose the next token, and proves that it is
+        the one the float32 head would choose; asked for all logits, it is the float32 head. The token embedding keeps
+        its float32 copy in any case.
 
     Returns
     -------
@@ -42,13 +45,14 @@ def quantize_model(model: ModelT, scheme: str | Scheme, head: str = "fp32") -> M
     """
     make = _linear_maker(scheme)
     if head not in HEADS:
-        raise FormatError(f"head must be one of {HEADS}, got {head!r}")
+        raise FormatError(f"head must be one of {tuple(HEADS)}, got {head!r}")
     if model.weight_format != "fp32":
         raise FormatError(f"expected a float32 model, got one in {model.weight_format!r}: quantise the original")
-    blocks = tuple(_quantize_block(block, make) for block in model.blocks)
-    changes: dict[str, Any] = {"blocks": blocks, "weight_format": str(scheme)}
-    if head == "int8":
-        changes |= {"head": _requantize(model.head, Int8Linear), "weight_format": f"{scheme}, int8 head"}
+    changes: dict[str, Any] = {"weight_format": str(scheme)}
+    if scheme != "fp32":
+        changes["blocks"] = tuple(_quantize_block(block, make) for block in model.blocks)
+    if head != "fp32":
+        changes |= {"head": _requantize(model.head, HEADS[head]), "weight_format": f"{scheme}, {head} head"}
     return replace(model, **changes)
 
 

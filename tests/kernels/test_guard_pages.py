@@ -32,7 +32,7 @@ def against_the_wall(array):
 
 KERNELS = """
 from cachequant_lib.formats import quantize_bfp8, quantize_int8
-from cachequant_lib.kernels import bfp8, int8, quantize
+from cachequant_lib.kernels import bfp8, head, int8, quantize
 from cachequant_lib.kernels.isa import usable_instruction_sets
 from cachequant_lib.kernels.tiles import Tile
 isa = {isa.name: isa for isa in usable_instruction_sets()}[sys.argv[1]]
@@ -45,6 +45,13 @@ for m, n, k in ((1, 1, 1), (1, 48, 32), (9, 49, 33), (7, 50, 96), (3, 5, 31)):
     out = against_the_wall(np.zeros((m, n), np.float32))
     quantize.quantize_rows_int8(tile, against_the_wall(x), codes, steps)
     int8.multiply_int8(tile, codes, steps, packed, out)
+    packed = head.PackedHead(*map(against_the_wall, head.pack_head(tile.single, b.codes, b.scales, weight)))
+    bounds, row = against_the_wall(np.zeros((2, len(packed.units)), np.float32)), against_the_wall(x[0])
+    assert head.bound_logits(tile.single, row, packed, bounds)
+    digits, factors = (against_the_wall(part) for part in (np.zeros((2, codes.shape[1]), np.int8), steps[:1].repeat(3)))
+    head.bound_columns(tile.single, digits, factors, packed, bounds)
+    rows, scores = against_the_wall(np.arange(n)), against_the_wall(np.zeros((2, n)))
+    head.score_rows(against_the_wall(weight), row, rows, scores[0], scores[1])
     if k % 32:
         continue
     tile, b = Tile(isa, *isa.bfp8_tile), quantize_bfp8(weight)

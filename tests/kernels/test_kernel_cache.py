@@ -38,6 +38,12 @@ x, weight = rng.standard_normal((5, 96)).astype(np.float32), rng.standard_normal
 bias = rng.standard_normal(50).astype(np.float32)
 for layer in (cq.Int8Linear, cq.BFP8Linear):
     print(hashlib.sha256(layer(weight, bias)(x).tobytes()).hexdigest())
+from cachequant_lib.kernels.head import bound_logits
+from cachequant_lib.model.heads import CertifiedHead
+head = CertifiedHead(weight)
+bounds = np.empty((2, len(head._packed.units)), np.float32)
+assert bound_logits(head._tile, x[0], head._packed, bounds)
+print(hashlib.sha256(bounds[:, :50].tobytes()).hexdigest(), head.largest(x[:1], 1).argmax())
 """
 
 

@@ -5,6 +5,10 @@ the contents after each step exactly; for the other policies it checks that no m
 was left without its beginning, and that nothing pinned went.
 """
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -12,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import cachequant_lib as cq
-from cachequant_lib.kv import arena, radix
+from cachequant_lib.kv import arena, base, radix, trace
 
-CAPACITY, MAX_RUN, SLAB_ROWS = 12, 3, 5
+CAPACITY, MAX_RUN, SLAB_ROWS, STEPS = 12, 3, 5, 50
 ROW_BYTES = 8
 
 
@@ -26,15 +30,17 @@ def rows_of(name, ids):
 
 
 class BrokenKV(cq.DenseKV):
-    """A KV cache that fails once it has been read for two tokens."""
+    """A KV cache that fails once it has been read for two tokens; unpacked in pieces, as a compressed one."""
 
     num_read = 0
+    read_into = cq.KVCache.read_into
 
     def read_block(self, start, stop):
         self.num_read += stop - start
         if self.num_read > 2:
             raise OSError("gone")
-        return super().read_block(start, stop)
+        rows = np.stack([self.keys[:, start:stop], self.values[:, start:stop]], axis=1)  # (L, 2, T, Hkv, D)
+        return cq.KVBlock(np.moveaxis(rows, 2, 0))
 
 
 class Oracle:
@@ -111,6 +117,9 @@ class PrefixMachine(RuleBasedStateMachine):
     @initialize()
     def start(self):
         self.cache = cq.PrefixCache(CAPACITY * ROW_BYTES, self.policy)
+        self.folder = Path(tempfile.mkdtemp())
+        self.diary = trace.record(self.cache, self.folder / "trace")
+        self.diary.__enter__()
         self.oracle = Oracle()
         self.matches = []
         self.requests = 0
@@ -196,10 +205,10 @@ class PrefixMachine(RuleBasedStateMachine):
         assert kept <= oracle.live
         oracle.live = kept
 
-    def stored(self):
+    def stored(self, cache=None):
         """Every prefix in the real tree."""
         found = set()
-        for name, root in self.cache._roots.items():
+        for name, root in (cache or self.cache)._roots.items():
             for node in root.walk():
                 path = radix.unpack(b"".join(part.tokens for part in list(node.path())[::-1]))
                 found |= {(name, *path[: n + 1]) for n in range(len(path))}
@@ -218,6 +227,11 @@ class PrefixMachine(RuleBasedStateMachine):
         for match, _, _ in self.matches:
             match.release()
         if hasattr(self, "cache"):
+            self.diary.__exit__(None, None, None)
+            again = trace.replay(self.folder / "trace")
+            shutil.rmtree(self.folder)
+            assert again.stats == self.cache.stats
+            assert self.stored(again) == self.oracle.live
             self.cache.check_invariants()
             assert self.cache.stats.bytes_pinned == 0
             assert self.cache.evict(CAPACITY * ROW_BYTES) == len(self.oracle.live) * ROW_BYTES
@@ -230,7 +244,7 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(radix, "MAX_RUN", MAX_RUN)
     monkeypatch.setattr(arena, "SLAB_BYTES", SLAB_ROWS * ROW_BYTES)
     monkeypatch.setattr(arena, "SLABS", 1)
-    monkeypatch.setattr(arena, "COPY_BYTES", 2 * ROW_BYTES)
+    monkeypatch.setattr(base, "PIECE", 2)
 
 
 class LFUMachine(PrefixMachine):
@@ -245,4 +259,9 @@ class SizeMachine(PrefixMachine):
 def test_random_operations(machine):
     from hypothesis.stateful import run_state_machine_as_test
 
-    run_state_machine_as_test(machine, settings=settings(stateful_step_count=50))
+    run_state_machine_as_test(machine, settings=settings(stateful_step_count=STEPS))
+
+
+def test_enough_of_them():
+    assert settings.get_profile("ci").max_examples * STEPS >= 2_000
+    assert settings.get_profile("nightly").max_examples * STEPS >= 100_000

@@ -66,6 +66,16 @@ def test_the_head_is_a_choice_of_its_own(tiny):
     assert last_logits(quantized).argmax() == last_logits(tiny).argmax()
 
 
+def test_a_certified_head_shares_the_embedding(tiny):
+    quantized = cq.quantize_model(tiny, "fp32", head="certified")
+    assert quantized.blocks is tiny.blocks
+    assert quantized.head.weight is tiny.embedding
+    assert quantized.weight_format == "fp32, certified head"
+    extra = tiny.config.vocab_size * (tiny.config.width + 12)  # codes, a unit and two lengths a row
+    assert quantized.nbytes == tiny.nbytes + extra
+    assert cq.quantize_model(tiny, "fp32").fingerprint == tiny.fingerprint != quantized.fingerprint
+
+
 def test_each_format_is_another_model_to_a_cache(tiny):
     variants = [tiny, *(cq.quantize_model(tiny, s) for s in ("int8", "bfp8")), cq.quantize_model(tiny, "int8", "int8")]
     assert len({model.fingerprint for model in variants}) == 4
@@ -73,9 +83,11 @@ def test_each_format_is_another_model_to_a_cache(tiny):
 
 
 def test_unknown_names_list_the_valid_ones(tiny):
-    with pytest.raises(cq.FormatError, match=r"scheme must be one of \('int8', 'bfp8'\) or a Scheme, got 'int4'"):
+    with pytest.raises(
+        cq.FormatError, match=r"scheme must be one of \('fp32', 'int8', 'bfp8'\) or a Scheme, got 'int4'"
+    ):
         cq.quantize_model(tiny, "int4")
-    with pytest.raises(cq.FormatError, match=r"head must be one of \('fp32', 'int8'\), got 'fp16'"):
+    with pytest.raises(cq.FormatError, match=r"head must be one of \('fp32', 'int8', 'certified'\), got 'fp16'"):
         cq.quantize_model(tiny, "int8", head="fp16")
 
 
