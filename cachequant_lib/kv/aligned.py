@@ -81,6 +81,11 @@ class AlignedKV(CompressedKV):
         self._bits = np.zeros((num_layers, num_kv_heads, 2, room), np.uint8)
 
     @property
+    def variant(self) -> str:
+        """The design and its tolerance: rows of new tokens were computed with what decode had read."""
+        return f"aligned d2 {0.0 if self.control else self.tolerance}"
+
+    @property
     def nbytes(self) -> int:
         """Bytes set aside for digits, exponents and open blocks."""
         return sum(part.nbytes for layer in self.layers for part in layer)

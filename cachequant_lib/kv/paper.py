@@ -90,6 +90,11 @@ class PaperKV(CompressedKV):
         self._value_bits = np.zeros((num_layers, *values), np.uint8)
 
     @property
+    def variant(self) -> str:
+        """The design and its thresholds: rows of new tokens were computed with what decode had read."""
+        return f"aligned paper {'control' if self.control else self.thresholds}"
+
+    @property
     def nbytes(self) -> int:
         """Bytes set aside for planes, column maxima and open blocks."""
         return sum(part.nbytes for layer in self.layers for part in layer)

@@ -56,8 +56,9 @@ def test_with_a_prefix_cache_and_int8_weights(tiny):
     assert first.cached_tokens == 0
     assert second.cached_tokens == second.prompt_tokens - 1
     assert cold.token_ids == first.token_ids == second.token_ids
-    dense = cq.generate(model, PROMPT, 30, prefix_cache=cache)
-    assert dense.cached_tokens == 0  # rows of another format are never reused
+    others = [model.new_kv(), model.new_kv("aligned", tolerance=0.1), model.new_kv("aligned", design="paper")]
+    for other in others:  # rows of another format or setting are never reused
+        assert cq.generate(model, PROMPT, 1, kv=other, prefix_cache=cache).cached_tokens == 0
 
 
 def test_with_the_teaching_trie(tiny):
