@@ -1,7 +1,8 @@
 """``python -m benchmarks NAME``: run one experiment, print one table, store one file.
 
 Progress goes to standard error, the table to standard output, the record to
-``benchmarks/results/<machine>/NAME.json``. Ctrl-C leaves earlier results as they were.
+``benchmarks/results/<machine>/NAME.json``, or ``NAME-MODEL.json`` for the experiments about quality, which are stored
+for each model. Ctrl-C leaves earlier results as they were.
 """
 
 from __future__ import annotations
@@ -21,19 +22,22 @@ from benchmarks import (
     breakdown,
     combined,
     eviction,
+    grid,
     head,
     kernels,
     multiturn,
     oneshot,
     prefix,
+    quality,
     quantization,
     records,
     speed,
     stress,
+    sweep,
 )
 from cachequant_lib.errors import CacheQuantError
 from cachequant_lib.machine import machine_info, machine_slug, timing_traps
-from cachequant_lib.model.registry import check_name
+from cachequant_lib.model.registry import MODEL_NAMES, check_name
 from cachequant_lib.results import load_result
 
 EXPERIMENTS = {
@@ -49,7 +53,10 @@ EXPERIMENTS = {
     "multiturn": multiturn,
     "combined": combined,
     "stress": stress,
+    "quality": quality,
+    "grid": grid,
 }
+PER_MODEL = "quality and grid: a sweep over a text, stored as NAME-MODEL.json, continued where it was stopped"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,6 +74,13 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=records.RESULTS, help="folder for the machine's folder")
     made.add_argument("--machine", help="name of that folder; default: made from the processor's name")
     made.add_argument("--charts-only", action="store_true", help="measure nothing; draw the stored result again")
+    more = made.add_argument_group(PER_MODEL)
+    more.add_argument("--text", help="a UTF-8 file, heldout, or hub (WikiText-2); default: CACHEQUANT_TEXT or heldout")
+    more.add_argument("--window", type=_count, help="tokens fed at a time (default 512)")
+    more.add_argument("--minutes", type=_minutes, help="start no job after so long; 0 gathers what is finished")
+    more.add_argument("--workers", type=_count, default=1, help="processes (default 1)")
+    more.add_argument("--scheduler", help="address of a Dask scheduler, such as tcp://10.0.0.7:8786, to share the work")
+    more.add_argument("--work", type=Path, default=sweep.Options().work, help="folder of finished jobs")
     return made
 
 
@@ -74,6 +88,12 @@ def _count(text: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:  # isdigit() would let "²" through, which int() refuses
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
     return int(text)
+
+
+def _minutes(text: str) -> float:
+    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes of at least 0")
+    return float(text)
 
 
 def _counts(text: str) -> list[int]:
@@ -86,36 +106,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         info = machine_info()
         folder = given.out / (given.machine or machine_slug(info))
+        name = stored_name(given.name, given.model)
         if given.charts_only:
-            record = load_result(given.name, folder.name, folder=folder.parent)
+            record = load_result(name, folder.name, folder=folder.parent)
         else:
             check_name(given.model)  # here, because an experiment may look at its model late, or never
             with records.prepared(folder):
-                record = _run(given, info, folder.name)
+                record = _run(given, info, folder.name, folder / f"{name}.json")
                 records.write(record, folder)
-        for name, picture in EXPERIMENTS[given.name].charts(record).items():
-            (folder / f"{given.name}-{name}.svg").write_text(picture, encoding="utf-8", newline="\n")
+        for chart, picture in EXPERIMENTS[given.name].charts(record).items():
+            (folder / f"{name}-{chart}.svg").write_text(picture, encoding="utf-8", newline="\n")
         print(EXPERIMENTS[given.name].table(record))
     except (records.BenchmarkError, CacheQuantError, OSError) as problem:
         print(f"error: {problem}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nstopped; nothing was written, earlier results are as they were", file=sys.stderr)
+        if getattr(EXPERIMENTS[given.name], "PER_MODEL", False):
+            print(f"finished jobs are kept in {given.work}: the same command goes on from there", file=sys.stderr)
         return 130
     return 0
 
 
-def _run(given: argparse.Namespace, info: dict[str, Any], machine: str) -> dict[str, Any]:
+def stored_name(experiment: str, model: str) -> str:
+    """Name of an experiment's record: ``NAME``, or ``NAME-MODEL`` where each model has its own.
+
+    Of a model in a folder, the folder's name.
+    """
+    if not getattr(EXPERIMENTS[experiment], "PER_MODEL", False):
+        return experiment
+    last = model if model in MODEL_NAMES else Path(model).expanduser().resolve().name
+    return f"{experiment}-{re.sub(r'[^A-Za-z0-9_-]+', '-', last).strip('-') or 'model'}"
+
+
+def _run(given: argparse.Namespace, info: dict[str, Any], machine: str, stored: Path) -> dict[str, Any]:
     for line in timing_traps():
         _say(f"note: {line}")
     start, quiet = time.perf_counter(), records.Quiet()
-    found = EXPERIMENTS[given.name].run(given.model, given.threads, given.reps, _say)
+    experiment, options = EXPERIMENTS[given.name], ["--model", given.model]
+    if getattr(experiment, "PER_MODEL", False):
+        how = sweep.Options(given.work, given.minutes, given.workers, given.scheduler, stored)
+        found = experiment.run(given.model, given.text, given.window, how, _say)
+        options += ["--text", Path(given.text).name] if given.text else []
+        options += ["--window", str(given.window)] if given.window else []
+    else:
+        found = experiment.run(given.model, given.threads, given.reps, _say)
+        options += ["--threads", ",".join(map(str, given.threads)), "--reps", str(given.reps)]
     elapsed = time.perf_counter() - start
-    options = ["--model", given.model, "--threads", ",".join(map(str, given.threads)), "--reps", str(given.reps)]
     _say(f"done in {elapsed:.0f} s")
     return {
         "schema": records.SCHEMA,
-        "name": given.name,
+        "name": stored.stem,
         "title": EXPERIMENTS[given.name].TITLE,
         "machine": machine,
         "date": records.now(),

@@ -19,6 +19,15 @@ NewKV = Callable[[Model], KVCache]
 
 
 @dataclass(frozen=True)
+class Interval:
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Perplexity:
     """How surprised a model is by a text.
 
@@ -59,6 +68,10 @@ class Comparison:
     first_divergence : int or None
         First position at which they do not; None if there is none.
     num_positions : int
+    perplexity_ratio : Interval
+        Perplexity of the model over the reference's. Both met the same tokens, and what is hard for one is hard for
+        the other: the interval of the ratio is many times narrower than those of the two perplexities, and tells
+        models apart that they cannot.
     """
 
     kl_mean: float
@@ -66,6 +79,7 @@ class Comparison:
     top1_agreement: float
     first_divergence: int | None
     num_positions: int
+    perplexity_ratio: Interval
 
 
 def perplexity(
@@ -101,7 +115,7 @@ def perplexity(
     ContextLengthError
         If `window` is longer than the model's context.
     FormatError
-        If not ``1 <= stride <= window``.
+        If not ``1 <= stride <= window``, the model has no head, or it predicts NaN or infinity.
     CacheError
         If `kv` makes a cache that is not empty.
     """
@@ -144,23 +158,27 @@ def compare(model: Model, reference: Model, text: str, window: int = 1024, kv: s
         If the text has fewer than two tokens, or the models' vocabularies differ.
     ContextLengthError
         If `window` is longer than either context.
+    FormatError
+        If a model has no head, or predicts NaN or infinity.
     """
     if model.config.vocab_size != reference.config.vocab_size:
         sizes = (model.config.vocab_size, reference.config.vocab_size)
         raise TokenError(f"expected one vocabulary, got sizes {sizes[0]} and {sizes[1]}")
     ids = model.tokenizer.encode(text)
-    divergences, agreements = [], []
+    divergences, agreements, gaps = [], [], []
     pairs = zip(_score(model, ids, window, window, kv), _score(reference, ids, window, window, None), strict=True)
-    for (_, log_q), (_, log_p) in pairs:
+    for (nll_q, log_q), (nll_p, log_p) in pairs:
+        gaps.append(nll_q - nll_p)
         divergences.append((np.exp(log_p) * (log_p - log_q)).sum(axis=-1))  # (R, V) -> (R,)
         agreements.append(log_p.argmax(axis=-1) == log_q.argmax(axis=-1))  # (R, V) -> (R,)
-    kl, same = np.concatenate(divergences), np.concatenate(agreements)
+    kl, same, gap = np.concatenate(divergences), np.concatenate(agreements), np.concatenate(gaps)
     return Comparison(
         kl_mean=float(kl.mean()),
         kl_max=float(kl.max()),
         top1_agreement=float(same.mean()),
         first_divergence=None if same.all() else int(same.argmin()),
         num_positions=len(kl),
+        perplexity_ratio=Interval(float(np.exp(gap.mean())), *_bootstrap(gap)),
     )
 
 
@@ -168,6 +186,8 @@ def _score(
     model: Model, ids: list[int], window: int, stride: int, kv: str | NewKV | None
 ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Yield the negative log-likelihoods (R,) and log-probabilities (R, V) of the new positions, a few at a time."""
+    if not callable(model.head):
+        raise FormatError(f"{model.name} has no head: without predictions there is nothing to score")
     if len(ids) < 2:
         raise TokenError(f"a text of at least 2 tokens is needed to score one, got {len(ids)}")
     if window > model.config.context_length:
@@ -184,6 +204,8 @@ def _score(
         for first in range(0, len(logits), CHUNK_ROWS):
             rows = slice(first, first + CHUNK_ROWS)
             log_p = _log_softmax(logits[rows])
+            if not np.isfinite(log_p).all():
+                raise FormatError(f"{model.name} predicts NaN or infinity in tokens {begin} to {end}")
             yield -log_p[np.arange(len(log_p)), targets[rows]], log_p  # (R, V) -> (R,)
         scored = end
 
@@ -206,12 +228,33 @@ def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     return log_p
 
 
+def mean_interval(sums: NDArray[np.float64], counts: NDArray[np.int64]) -> Interval:
+    """Mean per token over units of text, with its 95 % interval when units are drawn again with replacement.
+
+    Parameters
+    ----------
+    sums : ndarray of float64, shape (U,)
+        Of each unit (a stretch, a window, a passage): the sum of what its tokens scored. For a paired comparison, the
+        difference of two models' sums.
+    counts : ndarray of int, shape (U,)
+        Tokens of each unit.
+
+    Raises
+    ------
+    TokenError
+        If there are no tokens, or not as many sums as counts.
+    """
+    sums, counts = np.asarray(sums, np.float64), np.asarray(counts)
+    if sums.shape != counts.shape or sums.ndim != 1 or counts.sum() < 1:
+        raise TokenError(f"expected a sum and a count for each unit, got shapes {sums.shape} and {counts.shape}")
+    draws = np.random.default_rng(0).integers(0, len(sums), (NUM_RESAMPLES, len(sums)))
+    means = sums[draws].sum(axis=1) / counts[draws].sum(axis=1)  # (R, U) -> (R,)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(sums.sum() / counts.sum()), float(low), float(high))
+
+
 def _bootstrap(nll: NDArray[np.float64]) -> tuple[float, float]:
     """95 % interval of ``exp(mean)`` when stretches of tokens are drawn again with replacement."""
     starts = np.arange(0, len(nll), max(1, min(BLOCK_TOKENS, len(nll) // MIN_BLOCKS)))
-    sums = np.add.reduceat(nll, starts)
-    counts = np.diff(np.append(starts, len(nll)))
-    draws = np.random.default_rng(0).integers(0, len(starts), (NUM_RESAMPLES, len(starts)))
-    means = sums[draws].sum(axis=1) / counts[draws].sum(axis=1)  # (R, B) -> (R,)
-    low, high = np.exp(np.quantile(means, [0.025, 0.975]))
-    return float(low), float(high)
+    found = mean_interval(np.add.reduceat(nll, starts), np.diff(np.append(starts, len(nll))))
+    return float(np.exp(found.low)), float(np.exp(found.high))

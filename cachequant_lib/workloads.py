@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "CONVERSATIONS",
+    "EVALUATION_PASSAGES",
     "LONG_PROMPT",
     "PROMPT_SETS",
     "SHORT_PROMPT",
@@ -70,6 +71,22 @@ PROMPT_SETS: dict[str, tuple[str, ...]] = {
         "My grandmother's old violin was made by",
         "When the river froze over that winter",
         "The last train to the coast leaves at noon",
+    ),
+}
+
+#: The source's evaluation: three short passages of three kinds, about a hundred tokens in all. Too few to rank by.
+EVALUATION_PASSAGES: dict[str, str] = {
+    "news": (
+        "The harbour town voted on Sunday to rebuild the old ferry terminal, which storms have closed three times "
+        "since the spring. Work begins in March, and the mayor expects the first boats a year later."
+    ),
+    "code comment": (
+        "# Walk the list from the end, because removing an item moves every later one forward; "
+        "return how many were removed, so that the caller can tell an empty list from a clean one."
+    ),
+    "dialogue": (
+        '"You kept the letters?" she asked. "All of them," he said, "except the last, which I was never brave enough '
+        'to open."'
     ),
 }
 

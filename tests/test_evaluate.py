@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cachequant_lib as cq
+from cachequant_lib.evaluate import mean_interval
 
 TEXT = "It was a very fine day, and she walked to the village with her sister. " * 30
 
@@ -143,3 +144,68 @@ def test_protocols_that_cannot_be(tiny):
     for stride in (0, 65):
         with pytest.raises(cq.FormatError, match="1 <= stride <= window"):
             cq.perplexity(tiny, TEXT, 64, stride)
+
+
+def test_the_paired_ratio_tells_apart_what_two_intervals_cannot(tiny):
+    text = cq.heldout_text()[:12000]
+    worse = cq.quantize_model(tiny, cq.Scheme("tensor", "pow2"))
+    exact, rounded = cq.perplexity(tiny, text, 256), cq.perplexity(worse, text, 256)
+    ratio = cq.compare(worse, tiny, text, 256).perplexity_ratio
+    assert ratio.value == pytest.approx(rounded.value / exact.value, rel=1e-9)
+    assert ratio.low < ratio.value < ratio.high
+    assert ratio.high - ratio.low < 0.05 * (exact.high - exact.low) / exact.value
+
+
+def test_a_model_beside_itself_has_the_ratio_one(tiny):
+    ratio = cq.compare(tiny, tiny, TEXT[:600]).perplexity_ratio
+    assert (ratio.value, ratio.low, ratio.high) == (1.0, 1.0, 1.0)
+
+
+def test_the_interval_of_a_mean_weighs_units_by_their_tokens():
+    sums, counts = np.array([10.0, 30.0, 2.0]), np.array([10, 10, 1])
+    found = mean_interval(sums, counts)
+    assert found.value == pytest.approx(42 / 21)
+    assert 1.0 <= found.low < found.value < found.high <= 3.0
+    single = mean_interval(np.array([6.0]), np.array([3]))
+    assert (single.value, single.low, single.high) == (2.0, 2.0, 2.0)
+
+
+def test_the_interval_covers_the_truth_about_as_often_as_it_says():
+    rng = np.random.default_rng(3)
+    counts, hits = np.full(40, 10), 0
+    for _ in range(200):
+        found = mean_interval(rng.normal(20, 5, 40), counts)
+        hits += found.low <= 2.0 <= found.high
+    assert 0.88 <= hits / 200 <= 0.99
+
+
+@pytest.mark.parametrize(("sums", "counts"), [([], []), ([1.0], [1, 2]), ([0.0], [0]), ([[1.0]], [[1]])])
+def test_an_interval_of_nothing_is_refused(sums, counts):
+    with pytest.raises(cq.TokenError, match="a sum and a count for each unit"):
+        mean_interval(np.array(sums), np.array(counts))
+
+
+def test_a_model_without_a_head_has_nothing_to_score(tiny):
+    headless = replace(tiny, head=None)
+    for score in (lambda: cq.perplexity(headless, TEXT), lambda: cq.compare(headless, tiny, TEXT)):
+        with pytest.raises(cq.FormatError, match="tiny has no head"):
+            score()
+
+
+def test_a_prediction_of_nan_is_an_error_and_not_a_perplexity(tiny):
+    norm = replace(tiny.final_norm, weight=tiny.final_norm.weight * np.nan)
+    with pytest.raises(cq.FormatError, match="tiny predicts NaN or infinity in tokens 0 to"):
+        cq.perplexity(replace(tiny, final_norm=norm), TEXT[:200])
+
+
+def test_a_text_longer_than_the_context_is_read_in_windows(tiny):
+    text = cq.heldout_text()[:9000]
+    assert len(tiny.tokenizer.encode(text)) > tiny.config.context_length
+    assert cq.perplexity(tiny, text).num_tokens == len(tiny.tokenizer.encode(text)) - 1
+
+
+def test_an_unknown_scheme_is_answered_with_the_known_ones(tiny):
+    with pytest.raises(cq.FormatError, match=r"one of \('int8', 'bfp8'\) or a Scheme, got 'int4'"):
+        cq.quantize_model(tiny, "int4")
+    with pytest.raises(cq.FormatError, match=r"'pow2', 'exact', 'fp16', 'snapped'"):
+        cq.Scheme(32, "pow3")
