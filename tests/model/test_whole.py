@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 
 import numba
@@ -205,3 +207,34 @@ def test_layer_by_layer_is_another_model_to_a_prefix_cache(make_gpt2: Any) -> No
     quantized = cq.quantize_model(model, "int8")
     assert dataclasses.replace(quantized, layer_by_layer=True).fingerprint != quantized.fingerprint
     assert isinstance(quantized.blocks[0].mlp_up, Int8Linear)
+
+
+PEAK = """
+import tracemalloc
+import numba
+import numpy as np
+import cachequant_lib as cq
+tiny = cq.quantize_model(cq.load("tiny"), "int8")
+tiny.forward([1, 2, 3], tiny.new_kv())  # compiles, which needs memory once
+model = cq.load("gpt2-random")
+tracemalloc.start()
+quantized = cq.quantize_model(model, "int8")
+embedding, positions = model.embedding.nbytes, model.positions.nbytes  # shared with the model that was there before
+del model
+ids = np.arange(512)
+kv = quantized.new_kv()
+quantized.forward(ids[:1], kv)  # moves the weights of all layers together
+kv.truncate(0)
+tracemalloc.reset_peak()
+for part in (ids[:500], ids[500:501], ids[501:]):
+    quantized.forward(part, kv, last_only=True)
+peak = tracemalloc.get_traced_memory()[1] + embedding + positions
+codes = sum(vars(block)[name].nbytes for block in quantized.blocks for name in vars(block) if "norm" not in name)
+print(peak / (codes + embedding + kv.nbytes))
+"""
+
+
+@pytest.mark.slow
+def test_a_pass_needs_little_more_than_weights_and_cache() -> None:
+    run = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert 1 < float(run.stdout) <= 1.1
