@@ -32,9 +32,9 @@ class Bench:
             self._layers[engine] = self._copies(engine, depth, columns)
         layers = self._layers[engine]
         x = self._input(engine, np.random.default_rng(1).standard_normal((rows, depth), dtype=np.float32))
-        layers[0](x)  # compiles, and starts the threads
+        layers[0](x[:1])  # compiles, and starts the threads
         calls, start = 0, time.perf_counter()
-        while (spent := time.perf_counter() - start) < min_sample_s or calls < 2:
+        while (spent := time.perf_counter() - start) < min_sample_s or calls < 1:
             layers[calls % len(layers)](x)
             calls += 1
         return spent / calls
@@ -65,6 +65,17 @@ class NumpyBench(Bench):
 
 class TorchBench(Bench):
     """MKL and oneDNN, called through PyTorch."""
+
+    def rate(self) -> float:
+        """Multiply-adds a second of the fastest fp32 product of two square matrices."""
+        import torch
+
+        a, best = torch.randn(1024, 1024), float("inf")
+        for _ in range(20):
+            start = time.perf_counter()
+            a @ a
+            best = min(best, time.perf_counter() - start)
+        return significant(1024**3 / best)
 
     def __init__(self, num_threads: int, footprint_bytes: int) -> None:
         import torch
@@ -135,6 +146,12 @@ class LibraryBench(Bench):
             "tile_rate": significant(tile_rate(isa)),
             "read_bandwidth": significant(read_bandwidth(self._threads, budget_s=1.5)),
         }
+
+    def read_bandwidth(self) -> float:
+        """Bytes read a second, measured once more: a limit is the best of all that was seen."""
+        from cachequant_lib.checkup import read_bandwidth
+
+        return significant(read_bandwidth(self._threads, budget_s=0.5))
 
 
 def rung_operands(engine: str, weight: Any, bias: Any) -> tuple[Any, ...]:

@@ -2,7 +2,8 @@
 
 The source's protocol: three conversations of eight turns, 12 new tokens a turn, an empty cache for each conversation
 and pass. What was said is what the model says without a cache; every cached text must be the same. Turn 0 is the cold
-one: nothing can be found yet, and the prompt is stored for the first time.
+one: nothing can be found yet, and the prompt is stored for the first time. The source stored prompts only; a last rival
+keeps the replies' keys and values too, which serve the next turn as far as its text is cut into the same tokens.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from typing import Any
 
 from benchmarks import reuse
 from benchmarks.records import BenchmarkError, significant, summary
-from benchmarks.reuse import BASE, ENGINES, Arm, Say
+from benchmarks.reuse import BASE, KEPT, PREFIX, TRIE, Arm, Say
 from cachequant_lib.bench import pin_threads
+from cachequant_lib.kv.match import PrefixStats
+from cachequant_lib.kv.prefix import PrefixCache
 from cachequant_lib.model.base import Model
 from cachequant_lib.model.registry import load
 from cachequant_lib.workloads import CONVERSATIONS, Conversation, Script
 
+ENGINES = (BASE, TRIE, PREFIX, KEPT)
 TITLE = "conversations of eight turns, with a prefix cache and without"
 NEW_TOKENS = 12
 LONG = "passage"
 TOLERANCE = 0.01
+BOOKS = ("requests", "copied_tokens", "inserted_tokens", "match_s", "copy_s", "insert_s", "spent_s", "saved_s")
 SOURCE = {
     "label": reuse.SOURCE_LABEL,
     "prompt_tokens": {"short systems": [[25, 26], [207, 208]], "long system": [297, 489]},
@@ -49,26 +54,30 @@ def run(model_name: str, threads: Sequence[int], repeats: int, say: Say) -> dict
 
 def _measure(model: Model, num_threads: int, repeats: int, say: Say) -> dict[str, Any]:
     rows: dict[str, list[reuse.Row]] = {}
+    books: dict[str, Any] = {}
     with pin_threads(num_threads):
         reuse.warm_up(model)
         for name, script in CONVERSATIONS.items():
-            passes = []
+            passes, stats = [], []
             for number in range(repeats):
                 reuse.fresh()
-                passes.append(_talk(model, script, number))
+                turns, told = _talk(model, script, number)
+                passes.append(turns)
+                stats.append(told)
                 say(f"{num_threads} thread(s), {name}: pass {number + 1} of {repeats}")
             rows[name] = reuse.gather(passes, PAIRS, lambda engine: True)
+            books[name] = {part: summary([getattr(told, part) for told in stats]) for part in BOOKS}
     every = [row for part in rows.values() for row in part]
     return {
-        "conversations": {name: {"rows": [_row(row) for row in part]} for name, part in rows.items()},
+        "conversations": {n: {"rows": [_row(row) for row in part], "books": books[n]} for n, part in rows.items()},
         "by_turn": [_across(turns) for turns in zip(*rows.values(), strict=True)],
         "slower": {engine: _slower(every, engine) for engine in PAIRS},
     }
 
 
-def _talk(model: Model, script: Script, number: int) -> list[reuse.Turn]:
-    """One conversation, one pass. What the model says without a cache is what was said."""
-    arms = {engine: Arm(model, reuse.new_cache(engine, model)) for engine in ENGINES}
+def _talk(model: Model, script: Script, number: int) -> tuple[list[reuse.Turn], PrefixStats]:
+    """One conversation, one pass, and the books of the prefix cache. What is said without a cache is what was said."""
+    arms = {engine: Arm(model, reuse.new_cache(engine, model), engine == KEPT) for engine in ENGINES}
     talk, turns = Conversation(script.system), []
     for i, line in enumerate(script.lines):
         answers = reuse.turn(arms, talk.prompt(line), NEW_TOKENS, number + i)
@@ -78,7 +87,9 @@ def _talk(model: Model, script: Script, number: int) -> list[reuse.Turn]:
                 raise BenchmarkError(f"turn {i}: {engine} says {answer.text!r}, {BASE} says {said!r}")
         talk = talk.after(line, said)
         turns.append(answers)
-    return turns
+    cache = arms[PREFIX].cache
+    assert isinstance(cache, PrefixCache)
+    return turns, cache.stats
 
 
 def _row(row: reuse.Row) -> dict[str, Any]:
@@ -133,20 +144,25 @@ def table(record: dict[str, Any]) -> str:
     """Turn by turn: medians over the conversations, then the long one, each beside the source's figures."""
     data, lines = record["data"], []
     theirs, long = data["source"]["by_turn"], data["source"]["long_by_turn"]["honest_source"]
-    engines = [engine for engine in data["engines"] if engine != data["base"]]
+    engines = [TRIE, PREFIX]
     heads = "".join(f"{f'{engine} ms':>16s}{'speed-up':>10s}" for engine in engines)
     for n, part in record["data"]["threads"].items():
         lines.append(f"\n{n} thread(s): time to the first token, honest; medians over {len(part['conversations'])}")
         lines.append(
             f"{'turn':>4s}{'hits':>7s}{'uncached ms':>13s}{heads}{'source':>9s}{'long one':>10s}{'source':>8s}"
+            f"{'kept: hits':>12s}{'speed-up':>10s}{'long one':>10s}"
         )
         for i, turn in enumerate(part["by_turn"]):
             cells = "".join(f"{turn[e]['honest_s'] * 1e3:16.1f}{turn[e]['honest']:10.2f}" for e in engines)
-            alone = part["conversations"][data["long"]]["rows"][i]["speedup"][engines[-1]]["honest"]["ratio"]
+            alone = part["conversations"][data["long"]]["rows"][i]["speedup"]
             lines.append(
-                f"{i:4d}{turn[engines[-1]]['hit_rate']:7.2f}{turn[data['base']]['honest_s'] * 1e3:13.1f}{cells}"
-                f"{theirs['honest_source'][i]:9.2f}{alone:10.2f}{long[i]:8.2f}"
+                f"{i:4d}{turn[PREFIX]['hit_rate']:7.2f}{turn[data['base']]['honest_s'] * 1e3:13.1f}{cells}"
+                f"{theirs['honest_source'][i]:9.2f}{alone[PREFIX]['honest']['ratio']:10.2f}{long[i]:8.2f}"
+                f"{turn[KEPT]['hit_rate']:12.2f}{turn[KEPT]['honest']:10.2f}{alone[KEPT]['honest']['ratio']:10.2f}"
             )
+        for name, talk in part["conversations"].items():
+            books = {key: value["median"] * 1e3 for key, value in talk["books"].items() if key.endswith("_s")}
+            lines.append("{}: {spent_s:.1f} ms spent, {saved_s:.0f} ms saved as estimated".format(name, **books))
         for engine, found in part["slower"].items():
             worst = "{median:+.1%} [{low:+.1%} .. {high:+.1%}]".format(**found["worst"])
             lines.append(

@@ -178,12 +178,15 @@ def _hit(model: Model, repeats: int, say: Say) -> dict[str, Any]:
 
 
 def _miss(model: Model, num_threads: int, repeats: int, say: Say) -> dict[str, Any]:
-    """Time what an unknown prompt pays, match and insert, against its prefill; the cache is full, so room is made."""
+    """Time what an unknown prompt pays, match and insert, against its prefill.
+
+    The cache has its default size and is full, so room is made.
+    """
     found = {}
     with pin_threads(num_threads):
         for num_tokens in MISS_TOKENS:
             rng, vocab = np.random.default_rng(1), model.config.vocab_size
-            cache = PrefixCache(4 * num_tokens * _row_bytes(model))
+            cache = PrefixCache()
             kv = _new_kv(model, num_tokens)
             kv.write_block(KVBlock(_rows(model, num_tokens)))
 
@@ -195,7 +198,7 @@ def _miss(model: Model, num_threads: int, repeats: int, say: Say) -> dict[str, A
             def prefill(size: int = num_tokens) -> None:
                 model.forward(np.arange(size), _new_kv(model, size), last_only=True)
 
-            for _ in range(5):
+            while not cache.stats.evictions:
                 pay()
             timed = interleave({"tax": pay, "prefill": prefill}, repeats)
             ratio = timed["tax"].ratio(timed["prefill"])

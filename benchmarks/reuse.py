@@ -30,6 +30,7 @@ from cachequant_lib.workloads import SHORT_PROMPT
 BASE = "no cache"
 TRIE = "TokenTrie"
 PREFIX = "PrefixCache"
+KEPT = "PrefixCache, replies kept"
 ENGINES = (BASE, TRIE, PREFIX)
 MAX_TOKENS = 2048
 """The source's cap. No experiment but those on eviction reaches it."""
@@ -42,10 +43,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Arm:
-    """One rival: a model, and the prefix cache it asks, or None."""
+    """One rival: a model, the prefix cache it asks, or None, and whether that stores what was answered, too."""
 
     model: Model
     cache: Cache | None = None
+    keep_reply: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def ask(arm: Arm, prompt: str, new_tokens: int) -> Answer:
         The parts last longer than the whole, so the clocks cannot be trusted.
     """
     start = time.perf_counter()
-    found: Generation = generate(arm.model, prompt, new_tokens, prefix_cache=arm.cache)
+    found: Generation = generate(arm.model, prompt, new_tokens, prefix_cache=arm.cache, keep_reply=arm.keep_reply)
     wall_s = time.perf_counter() - start
     overhead_s = wall_s - found.prefill_s - found.decode_s
     if overhead_s < 0:

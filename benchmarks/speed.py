@@ -21,6 +21,26 @@ from benchmarks.peers import PEERS, ROOT, interpreter, weights
 from benchmarks.records import BenchmarkError, significant, summary
 from benchmarks.workers import PeerWorker, Worker
 
+SUBJECT = "int8_certified"  # int8 layers, and a head whose choice is proved to be fp32's
+# Threads, base, phase, sizes, and the times as fast as the base that we set out to reach at each of those sizes.
+GOALS: tuple[tuple[str, str, str, tuple[str, ...], float], ...] = (
+    ("1", "lean", "prefill", ("128",), 3.8),
+    ("1", "lean", "prefill", ("512",), 3.2),
+    ("1", "lean", "decode", ("8",), 4.3),
+    ("2", "lean", "decode", ("8",), 5.5),
+    ("1", "transformers", "decode", ("8",), 5.0),
+    *((n, "ctranslate2", "prefill", ("128", "512"), 1.3) for n in "12"),
+    *((n, "ctranslate2", "decode", ("8", "512"), 1.1) for n in "12"),
+    *((n, "llamacpp", "prefill", ("128", "512"), 5.0) for n in "12"),
+    *((n, "llamacpp", "decode", ("8", "512"), 2.5) for n in "12"),
+    *(
+        (n, peer, phase, sizes, 1.0)
+        for peer in ("onnxruntime", "openvino")
+        for phase, sizes in (("prefill", ("128", "512")), ("decode", ("8", "512")))
+        for n in "12"
+    ),
+)
+
 TITLE = "a whole model at prefill and decode, against PyTorch and other engines"
 BASES = ("lean", "transformers", *(peer.name for peer in PEERS))
 PREFILL_LENGTHS = (8, 128, 512)
@@ -53,6 +73,7 @@ def run(model_name: str, threads: Sequence[int], repeats: int, say: Say) -> dict
             data["threads"][str(n)] = _measure(workers, folder, absent, repeats, say)
             for worker in workers.values():
                 data["versions"] |= worker.call("versions")
+    data["goals"] = goals(data)
     for name, reason in absent.items():
         say(f"absent: {data['engines'][name]}: {reason}")
     settings = {
@@ -212,6 +233,25 @@ def cell(samples: dict[str, list[float]]) -> dict[str, Any]:
     }
 
 
+def goals(data: dict[str, Any]) -> dict[str, Any]:
+    """What was set out for, and what was reached by :data:`SUBJECT`: the least median over the sizes."""
+    found: dict[str, dict[str, Any]] = {"goal": {}, "reached": {}, "met": {}}
+    for threads, base, phase, sizes, goal in GOALS:
+        cells = data["threads"].get(threads, {}).get(phase, {})
+        ratios = [
+            cells[size][SUBJECT]["speedup_over"][base]
+            for size in sizes
+            if base in cells.get(size, {}).get(SUBJECT, {}).get("speedup_over", {})
+        ]
+        if ratios:
+            words = f"{phase} {'after' if phase == 'decode' else 'of'} {' and '.join(sizes)}"
+            name = f"{words}, {threads} thread{'s' * (threads > '1')}, over {data['engines'][base]}"
+            found["goal"][name] = goal
+            found["reached"][name] = min(ratios, key=lambda ratio: float(ratio["median"]))
+            found["met"][name] = "yes" if found["reached"][name]["median"] >= goal else "no"
+    return found
+
+
 def table(record: dict[str, Any]) -> str:
     """Times, one row an engine; then how many times as fast as the bases."""
     data, lines = record["data"], []
@@ -232,6 +272,9 @@ def table(record: dict[str, Any]) -> str:
             for name in names:
                 row = "".join(f"{_spread(found[name]['speedup_over'][base]):>22s}" for _, found in cells)
                 lines.append(f"{data['engines'][name]:38s}{row}")
+    for name, goal in data["goals"]["goal"].items():
+        reached = _spread(data["goals"]["reached"][name])
+        lines.append(f"goal {goal:4.1f}, reached {reached:22s} {data['goals']['met'][name]:4s} {name}")
     lines += [f"absent: {data['engines'][name]}: {reason}" for name, reason in data["absent"].items()]
     return "\n".join(lines).strip()
 

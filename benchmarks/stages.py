@@ -54,21 +54,29 @@ def multiply_bare(tile, codes, panels, weight_first, out):  # type: ignore[no-un
             i += 1
 
 
+class Operands(tuple[Any, ...]):
+    """Arrays with one row a token; a slice cuts all of them."""
+
+    def __getitem__(self, key: Any) -> Any:
+        return Operands(part[key] for part in self) if isinstance(key, slice) else super().__getitem__(key)
+
+
 class LayerStages(LibraryBench):
     """A layer whole, ``int8``, and its stages, ``int8_quantize``, ``int8_multiply`` and ``int8_bare``; so for BFP8."""
 
+    _out = np.zeros((0, 0), np.float32)
+
     def _make(self, engine: str, weight: Any, bias: Any) -> tuple[Any, int, Callable[[], Any]]:
         scheme, _, stage = engine.partition("_")
-        layer, nbytes, clone = super()._make(scheme, weight, bias)
-        self._tile, packed, columns = layer._tile, layer._packed, layer.out_features
         if not stage:
-            return layer, nbytes, clone
+            return super()._make(scheme, weight, bias)
         if stage == "quantize":
             return self._quantizer(scheme), self._footprint, lambda: self._quantizer(scheme)  # it reads no weight
+        packed, columns = packed_weight(scheme, weight, bias), len(weight)
         wrap = self._bare if stage == "bare" else self._multiplier
         return (
             wrap(scheme, packed, columns),
-            nbytes,
+            packed.nbytes,
             lambda: wrap(scheme, type(packed)(*(part.copy() for part in packed)), columns),
         )
 
@@ -78,40 +86,63 @@ class LayerStages(LibraryBench):
             return x
         prepared = quantized_arrays(scheme, x)
         self._quantizer(scheme)((x, *prepared))
-        return (x, *prepared) if stage == "quantize" else prepared
+        return Operands((x, *prepared) if stage == "quantize" else prepared)
 
     def _quantizer(self, scheme: str) -> Callable[[Any], Any]:
         from cachequant_lib.kernels.quantize import quantize_rows_bfp8, quantize_rows_int8
 
         kernel: Any = quantize_rows_int8 if scheme == "int8" else quantize_rows_bfp8
-        return lambda arrays: kernel(self._tile, *arrays)
+        tile = tile_of(scheme)
+        return lambda arrays: kernel(tile, *arrays)
 
     def _multiplier(self, scheme: str, packed: Any, columns: int) -> Callable[[Any], Any]:
         from cachequant_lib.kernels.bfp8 import multiply_bfp8
         from cachequant_lib.kernels.int8 import multiply_int8
 
         kernel: Any = multiply_int8 if scheme == "int8" else multiply_bfp8
-        out = np.empty((0, columns), np.float32)
+        tile = tile_of(scheme)
 
         def multiply(arrays: Any) -> None:
-            nonlocal out
-            if len(out) != len(arrays[0]):
-                out = np.empty((len(arrays[0]), columns), np.float32)
-            kernel(self._tile, *arrays, packed, out)
+            kernel(tile, *arrays, packed, self._output(len(arrays[0]), columns))
 
         return multiply
 
     def _bare(self, scheme: str, packed: Any, columns: int) -> Callable[[Any], Any]:
-        width = packed.panels.shape[0] * self._tile.width
-        out = np.empty((0, width), np.float32)
+        tile = tile_of(scheme)
+        width = packed.panels.shape[0] * tile.width
 
         def multiply(arrays: Any) -> None:
-            nonlocal out
-            if len(out) != len(arrays[0]):
-                out = np.empty((len(arrays[0]), width), np.float32)
-            multiply_bare(self._tile, arrays[0], packed.panels, scheme == "bfp8", out)
+            multiply_bare(tile, arrays[0], packed.panels, scheme == "bfp8", self._output(len(arrays[0]), width))
 
         return multiply
+
+    def _output(self, num_rows: int, columns: int) -> Any:
+        """Room for a result, the same for all copies: making it is the layer's affair, and part of its call."""
+        if self._out.shape != (num_rows, columns):
+            self._out = np.zeros((num_rows, columns), np.float32)
+        return self._out
+
+
+def tile_of(scheme: str) -> Any:
+    """The tile that a format's layers use on this CPU."""
+    from cachequant_lib.kernels.isa import best_instruction_set
+    from cachequant_lib.kernels.tiles import Tile
+
+    isa = best_instruction_set()
+    return Tile(isa, *(isa.int8_tile if scheme == "int8" else isa.bfp8_tile))
+
+
+def packed_weight(scheme: str, weight: Any, bias: Any) -> Any:
+    """A weight (N, K) as the kernels read it."""
+    import cachequant_lib as cq
+    from cachequant_lib.kernels.bfp8 import pack_bfp8
+    from cachequant_lib.kernels.int8 import pack_int8
+
+    if scheme == "int8":
+        codes = cq.quantize_int8(weight)
+        return pack_int8(tile_of(scheme), codes.codes, codes.scales, bias)
+    blocks = cq.quantize_bfp8(weight)
+    return pack_bfp8(tile_of(scheme), blocks.mantissas, blocks.exponents, bias)
 
 
 def quantized_arrays(scheme: str, x: Any) -> tuple[Any, ...]:

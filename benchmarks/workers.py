@@ -13,7 +13,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -40,12 +40,19 @@ def environment(num_threads: int) -> dict[str, str]:
 class Worker:
     """An object made and used in another process: ``worker.call("method", ...)`` returns what it returned."""
 
-    def __init__(self, name: str, make: Callable[..., Any], *args: Any, num_threads: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[..., Any],
+        *args: Any,
+        num_threads: int,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.name = name
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, make, args), daemon=True)
-        with _variables(environment(num_threads)):
+        with _variables(environment(num_threads) | dict(variables or {})):
             self._process.start()
         theirs.close()
 
@@ -142,14 +149,20 @@ class PeerWorker(Worker):
 
 @contextmanager
 def crew(
-    makers: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]], num_threads: int
+    makers: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]],
+    num_threads: int,
+    variables: Mapping[str, str] | None = None,
 ) -> Iterator[dict[str, Worker]]:
-    """Workers by name, made one after the other so that none loads while another is timed."""
+    """Workers by name, made one after the other so that none loads while another is timed.
+
+    ``variables`` are environment variables for all of them, beside those that pin their threads.
+    """
     with ExitStack() as stack:
         workers = {}
         for name, (make, args) in makers.items():
-            workers[name] = stack.enter_context(Worker(name, make, *args, num_threads=num_threads))
-            workers[name].ready()
+            worker = Worker(name, make, *args, num_threads=num_threads, variables=variables)
+            workers[name] = stack.enter_context(worker)
+            worker.ready()
         yield workers
 
 

@@ -119,7 +119,7 @@ def speedups(
     Parameters
     ----------
     rows : mapping of str to mapping of str to mapping
-        Engine to case to ``{"median", "low", "high"}``; every engine has the same cases. Drawn from top to bottom.
+        Engine to case to ``{"median", "low", "high"}``; a case may be missing. Drawn from top to bottom.
     axis : str
         What the numbers are.
     ax : Axes, optional
@@ -128,12 +128,12 @@ def speedups(
         Engines whose name begins with this are written in bold.
     """
     ax = new_axes(7.2, 0.9 + 0.34 * len(rows)) if ax is None else ax
-    cases = list(next(iter(rows.values())))
+    cases = list(dict.fromkeys(case for row in rows.values() for case in row))
     for number, case in enumerate(cases):
-        found = [row[case] for row in rows.values()]
-        middle = [f["median"] for f in found]
-        reach = [[f["median"] - f["low"] for f in found], [f["high"] - f["median"] for f in found]]
-        places = [place + 0.22 * (number - (len(cases) - 1) / 2) for place in range(len(rows))]
+        there = [(place, row[case]) for place, row in enumerate(rows.values()) if case in row]
+        middle = [f["median"] for _, f in there]
+        reach = [[f["median"] - f["low"] for _, f in there], [f["high"] - f["median"] for _, f in there]]
+        places = [place + 0.2 * (number - (len(cases) - 1) / 2) for place, _ in there]
         style: dict[str, Any] = {
             "fmt": "osD^"[number % 4],
             "color": _CASES[number % len(_CASES)],

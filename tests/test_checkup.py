@@ -38,9 +38,20 @@ def test_each_weakness_is_named_and_only_then() -> None:
 
 
 def test_bandwidth_is_bytes_over_the_best_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    checkup.read_bandwidth(1, num_bytes=4000, budget_s=0.0)  # compiled before the clock is ours
     ticks = iter([0.0, 1.0, 3.0, 10.0, 10.5, 20.0])  # deadline; a pass of 2 s; a pass of 0.5 s; is there time left?
     monkeypatch.setattr(checkup.time, "perf_counter", lambda: next(ticks))
-    assert checkup.read_bandwidth(1, num_bytes=4000, budget_s=0.0) == 4000 / 0.5
+    assert checkup.read_bandwidth(1, num_bytes=1 << 14, budget_s=0.0) == (1 << 14) / 0.5
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_every_byte_is_read_by_one_of_the_streams(num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    stream = checkup._read_streams
+    monkeypatch.setattr(checkup, "_read_streams", lambda tile, share: read.append(int(stream(tile, share))))
+    checkup.read_bandwidth(num_threads, num_bytes=100_000, budget_s=0.0)
+    assert len(set(read)) == 1  # equal shares of ones
+    assert read[0] * num_threads * 4 >= 100_000  # int32 ones, summed: all that was asked for
 
 
 def test_the_report_predicts_a_floor_for_decode(monkeypatch: pytest.MonkeyPatch) -> None:

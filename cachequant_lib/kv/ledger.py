@@ -101,8 +101,9 @@ class Ledger:
         """Count an event; return what it told."""
         if self.listener is not None:
             told = self.listener(event, told)
-        for name in told.keys() & self.counts.keys():
-            self.counts[name] += told[name]
+        for name, value in told.items():
+            if name in self.counts:
+                self.counts[name] += value
         return told
 
     def report(self, namespace: Namespace, found: int, computed: int, seconds: float) -> None:

@@ -1,6 +1,5 @@
 """What a prefix cache answers: a pinned match with its rows, the reason why there is none, and its counts."""
 
-import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -157,9 +156,9 @@ class PrefixStats:
     saved_s : float
         An estimate: what computing the found tokens would have added to the forward passes, by the pace learnt from
         :meth:`PrefixMatch.report`; see :mod:`cachequant_lib.kv.ledger`. 0 while no pace is known.
-    break_even_tokens : float
-        How many tokens of a prompt of average length must be found for the cache to pay; infinite while that is not
-        known. :meth:`PrefixCache.costs` has the rule.
+    break_even_tokens : float or None
+        How many tokens of a prompt of average length must be found for the cache to pay; None while no pace is known,
+        or if no number pays. :meth:`PrefixCache.costs` has the rule.
     num_tokens, bytes_used, bytes_pinned : int
         Tokens stored now, the bytes of their rows, and how many of these are pinned.
     """
@@ -177,7 +176,7 @@ class PrefixStats:
     copy_s: float = 0.0
     insert_s: float = 0.0
     saved_s: float = 0.0
-    break_even_tokens: float = math.inf
+    break_even_tokens: float | None = None
     num_tokens: int = 0
     bytes_used: int = 0
     bytes_pinned: int = 0

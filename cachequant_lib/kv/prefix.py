@@ -4,6 +4,7 @@ A radix tree finds the longest beginning that is stored, an arena holds one row 
 says what goes when room is needed. Whoever reads rows has pinned them: they cannot go while they are read.
 """
 
+import math
 import threading
 import time
 from copy import copy
@@ -63,10 +64,11 @@ class PrefixCache(PrefixStore):
         with self._lock:
             counts, (saved_s, found) = self._ledger.counts, self._ledger.saved()
             costs = self._ledger.costs(saved_s / max(1, found))
+            worth = costs.break_even(counts["prompt_tokens"] / max(1, counts["requests"]))
             return PrefixStats(
                 **counts,
                 saved_s=saved_s,
-                break_even_tokens=costs.break_even(counts["prompt_tokens"] / max(1, counts["requests"])),
+                break_even_tokens=None if math.isinf(worth) else worth,
                 num_tokens=counts["inserted_tokens"] - counts["evicted_tokens"],
                 bytes_used=self.bytes_used,
                 bytes_pinned=self._bytes_pinned(),

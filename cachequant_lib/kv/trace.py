@@ -50,7 +50,7 @@ def record(cache: PrefixCache, path: str | Path) -> Iterator[PrefixCache]:
             num_lines += 1
             at = {"event": event, "at_s": round(time.perf_counter() - started, 6)}
             ids = {"token_ids": unpack(told["key"])} if "key" in told else {}
-            file.write(json.dumps(at | ids | {k: v for k, v in told.items() if k != "key"}) + "\n")
+            file.write(json.dumps(at | ids | {k: v for k, v in told.items() if k != "key"}, allow_nan=False) + "\n")
             return told
 
         write("begin", begin | {"min_tokens": cache.min_tokens})

@@ -2,9 +2,10 @@
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from functools import cached_property
+from inspect import signature
 from typing import Any, Literal
 
 import numpy as np
@@ -12,13 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from cachequant_lib.errors import CapacityError, ContextLengthError, FormatError
 from cachequant_lib.formats.scheme import is_whole
+from cachequant_lib.kv.aligned import aligned_kv
 from cachequant_lib.kv.base import KVCache
 from cachequant_lib.kv.dense import DenseKV
 from cachequant_lib.model.linear import Linear
 from cachequant_lib.model.ops import FloatArray, LayerNorm, RMSNorm
 from cachequant_lib.model.tokenizer import IdArray, Tokenizer, check_token_ids
 
-KV_FORMATS = ("dense",)
+KV_FORMATS: dict[str, Callable[..., KVCache]] = {"dense": DenseKV, "aligned": aligned_kv}
 
 
 @dataclass(frozen=True)
@@ -149,11 +151,12 @@ class Model(ABC):
 
         Parameters
         ----------
-        format : {"dense"}
+        format : {"dense", "aligned"}
         capacity : int, optional
             Positions to make room for; the whole context if not given.
         **options
-            Settings of the format; "dense" has none.
+            Settings of the format: none for "dense", for "aligned" those of
+            :func:`~cachequant_lib.kv.aligned.aligned_kv`.
 
         Raises
         ------
@@ -162,13 +165,16 @@ class Model(ABC):
         """
         if format not in KV_FORMATS:
             raise FormatError(f"no KV format {format!r}; the formats are {', '.join(map(repr, KV_FORMATS))}")
-        if options:
-            raise FormatError(f"KV format {format!r} has no option {', '.join(map(repr, sorted(options)))}")
+        settings = signature(KV_FORMATS[format]).parameters.values()
+        unknown = options.keys() - {setting.name for setting in settings if setting.kind is setting.KEYWORD_ONLY}
+        if unknown:
+            raise FormatError(f"KV format {format!r} has no option {', '.join(map(repr, sorted(unknown)))}")
         config = self.config
         room = config.context_length if capacity is None else capacity
         if not is_whole(room, 1):
             raise FormatError(f"capacity must be a whole number of at least 1, got {room!r}")
-        return DenseKV(config.num_layers, config.num_kv_heads, config.head_dim, int(room))
+        shape = (config.num_layers, config.num_kv_heads, config.head_dim, int(room))
+        return KV_FORMATS[format](*shape, **options)
 
     @property
     def nbytes(self) -> int:

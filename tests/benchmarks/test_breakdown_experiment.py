@@ -50,16 +50,14 @@ def test_the_bare_kernel_sums_products_of_codes(scheme: str, rows: int) -> None:
     rng = np.random.default_rng(rows)
     x = rng.standard_normal((rows, depth), dtype=np.float32)
     weight = rng.standard_normal((columns, depth), dtype=np.float32)
-    bench = LayerStages(1, 1)
-    bench._make(scheme, weight, np.zeros(columns, np.float32))
-    layer = bench._make(scheme, weight, np.zeros(columns, np.float32))[0]
-    arrays = bench._input(f"{scheme}_bare", x)
-    out = np.empty((rows, layer._packed.panels.shape[0] * layer._tile.width), np.float32)
-    stages.multiply_bare(layer._tile, arrays[0], layer._packed.panels, scheme == "bfp8", out)
+    packed, tile = stages.packed_weight(scheme, weight, np.zeros(columns, np.float32)), stages.tile_of(scheme)
+    arrays = LayerStages(1, 1)._input(f"{scheme}_bare", x)
+    out = np.empty((rows, packed.panels.shape[0] * tile.width), np.float32)
+    stages.multiply_bare(tile, arrays[0], packed.panels, scheme == "bfp8", out)
     quantize: Any = {"int8": quantize_int8, "bfp8": quantize_bfp8}[scheme]
     names = {"int8": "codes", "bfp8": "mantissas"}
     a, b = (getattr(quantize(m), names[scheme]).astype(np.int64) for m in (x, weight))
-    flip = layer._tile.flip  # the unsigned operand carries 128 more than its code
+    flip = tile.flip  # the unsigned operand carries 128 more than its code
     a, b = (a - flip, b) if scheme == "int8" else (a, b - flip)
     assert np.array_equal(out[:, :columns], (a @ b.T).astype(np.float32))
 

@@ -55,6 +55,10 @@ def test_multiturn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         rows = [row["engines"][PREFIX] for row in talk["rows"]]
         assert [row["cached_tokens"] for row in rows] == [0] + [row["prompt_tokens"] for row in rows[:-1]]
         assert all(row["same_tokens_as_uncached"] for row in rows)
+        kept = [row["engines"][reuse.KEPT] for row in talk["rows"]]
+        assert [row["cached_tokens"] for row in kept][1:] > [row["cached_tokens"] for row in rows][1:]
+        assert all(row["same_tokens_as_uncached"] for row in kept)
+        assert talk["books"]["saved_s"]["low"] >= 0 < talk["books"]["spent_s"]["low"]
     assert part["slower"][PREFIX]["num_turns"] == 24
     table = capsys.readouterr().out
     assert "of 24 turns are slower than uncached by more than 1%" in table

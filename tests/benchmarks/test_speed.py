@@ -178,3 +178,18 @@ def test_only_a_gpt2_can_be_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cq, "load", lambda name: Llama)
     with pytest.raises(BenchmarkError, match="smollm2-135m is a llama; this experiment compares GPT-2 models"):
         speed.run("smollm2-135m", [1], 1, print)
+
+
+def test_goals_take_the_size_that_did_worst_and_leave_out_who_is_absent() -> None:
+    def cell(ratio: float) -> dict[str, Any]:
+        return {speed.SUBJECT: {"speedup_over": {"ctranslate2": {"median": ratio, "low": ratio, "high": ratio}}}}
+
+    part = {"prefill": {"128": cell(1.5), "512": cell(1.2)}, "decode": {"8": cell(1.1), "512": cell(1.4)}}
+    labels = LABELS | {peer.name: peer.label for peer in PEERS}
+    found = speed.goals({"engines": labels, "threads": {"1": part}})
+    assert found["met"] == {
+        "prefill of 128 and 512, 1 thread, over CTranslate2, int8": "no",
+        "decode after 8 and 512, 1 thread, over CTranslate2, int8": "yes",
+    }
+    assert [ratio["median"] for ratio in found["reached"].values()] == [1.2, 1.1]
+    assert list(found["goal"].values()) == [1.3, 1.1]

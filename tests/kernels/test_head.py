@@ -165,6 +165,16 @@ def test_at_every_scale(isa, scale_x, scale_w):
     check_ranges(head, x)
 
 
+def test_where_codes_and_digits_are_exact_the_rounding_of_float32_is_all_that_is_left(isa):
+    rng = np.random.default_rng(0)
+    weight = rng.integers(-127, 128, (20, 300)).astype(np.float32)
+    x = rng.integers(-127 * 128, 127 * 128 + 1, 300).astype(np.float32)
+    weight[:, 0], x[1] = 127, 127 * 128  # units and step are 1
+    head = Head(isa, weight)
+    assert (head.packed.errors < 1e-40).all()
+    check_ranges(head, x)
+
+
 @pytest.mark.parametrize("depth", [576, 768, 3072])
 def test_at_the_width_of_a_model_with_outliers(isa, depth):
     rng = np.random.default_rng(depth)
