@@ -69,7 +69,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("name", choices=EXPERIMENTS, metavar="NAME", help=", ".join(EXPERIMENTS))
-    made.add_argument("--model", default=DEFAULT_MODEL, help="default: gpt2-random, GPT-2 small's true shape")
+    made.add_argument("--model", help="default: gpt2-random, GPT-2 small's true shape; of quality and grid: tiny")
     made.add_argument("--threads", type=_counts, default="1,2", help="thread counts, such as 1,2 (default)")
     made.add_argument("--reps", type=_count, default=5, help="timed rounds (default 5)")
     made.add_argument("--out", type=Path, default=records.RESULTS, help="folder for the machine's folder")
@@ -104,6 +104,7 @@ def _counts(text: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 0 if a result was stored, 1 after an error, 130 after Ctrl-C."""
     given = parser().parse_args(arguments)
+    given.model = given.model if given.model is not None else getattr(EXPERIMENTS[given.name], "MODEL", DEFAULT_MODEL)
     try:
         info = machine_info()
         folder = given.out / (given.machine or machine_slug(info))
