@@ -112,7 +112,10 @@ def gain_lines(gains: Mapping[int, Sequence[tuple[float, float]]], worth: Mappin
     for (length, line), (colour, dash) in zip(gains.items(), LOOKS, strict=True):
         parts.append(path(panel.line([x for x, _ in line], [y for _, y in line]), colour, 2.2, dash))
         parts.append(path(f"M{panel.px(worth[length])} {short(float(panel.py(0)) - 6)}v12", colour, 2))
-    parts += [text(short(LEFT - 18), panel.py(level), f"{level:.1f}".replace("-", "−"), END) for level in (min(ys), 0, max(ys))]
+    parts += [
+        text(short(LEFT - 18), panel.py(level), f"{level:.1f}".replace("-", "−"), END)
+        for level in (min(ys), 0, max(ys))
+    ]
     parts += [text(panel.px(x), 202, f"{x:.0f}", END if x == max(xs) else MIDDLE) for x in ticks]
     for i, (length, (colour, dash)) in enumerate(zip(gains, LOOKS, strict=True)):
         y = 220.0 + 17 * i
