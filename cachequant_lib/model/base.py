@@ -16,12 +16,19 @@ from cachequant_lib.formats.scheme import is_whole
 from cachequant_lib.kv.aligned import aligned_kv
 from cachequant_lib.kv.base import KVCache
 from cachequant_lib.kv.dense import DenseKV
+from cachequant_lib.kv.gear import GearKV
+from cachequant_lib.kv.kivi import KiviKV
 from cachequant_lib.model.linear import Linear
 from cachequant_lib.model.ops import FloatArray, LayerNorm, RMSNorm
 from cachequant_lib.model.tokenizer import IdArray, Tokenizer, check_token_ids
 from cachequant_lib.model.whole import Stage, WholePass, can_run
 
-KV_FORMATS: dict[str, Callable[..., KVCache]] = {"dense": DenseKV, "aligned": aligned_kv}
+KV_FORMATS: dict[str, Callable[..., KVCache]] = {
+    "dense": DenseKV,
+    "aligned": aligned_kv,
+    "kivi": KiviKV,
+    "gear": GearKV,
+}
 
 
 @dataclass(frozen=True)
@@ -184,12 +191,12 @@ class Model(ABC):
 
         Parameters
         ----------
-        format : {"dense", "aligned"}
+        format : {"dense", "aligned", "kivi", "gear"}
         capacity : int, optional
             Positions to make room for; the whole context if not given.
         **options
-            Settings of the format: none for "dense", for "aligned" those of
-            :func:`~cachequant_lib.kv.aligned.aligned_kv`.
+            Settings of the format: none for "dense"; those of :func:`~cachequant_lib.kv.aligned.aligned_kv`,
+            :class:`~cachequant_lib.kv.kivi.KiviKV` and :class:`~cachequant_lib.kv.gear.GearKV` for the others.
 
         Raises
         ------

@@ -17,6 +17,8 @@ FORMATS = [
     ("aligned", {"control": True}),
     ("aligned", {"design": "paper"}),
     ("aligned", {"design": "paper", "control": True}),
+    ("kivi", {"bits": 10}),
+    ("gear", {"bits": 10}),
 ]
 EACH = pytest.mark.parametrize(("name", "options"), FORMATS, ids=str)
 
