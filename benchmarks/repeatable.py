@@ -166,8 +166,7 @@ def table(part: dict[str, Any]) -> list[str]:
         if name in rules:
             line += f"{rules[name]['scales_moved']:14.2%}{rules[name]['codes_moved']:13.2e}"
         lines.append(line)
-    over = part["snapped_over_int8"]
-    return [
-        *lines,
-        f"perplexity of snapped int8 over int8: {over['value']:.6f} [{over['low']:.6f} .. {over['high']:.6f}]",
-    ]
+    for label, over in (("snapped", part["snapped_over_int8"]), ("in one pass", part["whole_over_int8"])):
+        shown = f"{over['value']:.6f} [{over['low']:.6f} .. {over['high']:.6f}]"
+        lines.append(f"perplexity, int8 {label} over int8: {shown}")
+    return lines
