@@ -130,9 +130,10 @@ def _quantized(x: FloatArray, rule: Scheme) -> tuple[FloatArray, Any]:
 
 def gather(found: dict[str, Any]) -> dict[str, Any]:
     """The record's part."""
+    ready = [i for i in range(NUM_PROMPTS) if all(f"cut/{name}/{i}" in found for name in PATHS)]
     formats = {}
     for name in PATHS:
-        rows = [found[f"cut/{name}/{i}"] for i in range(NUM_PROMPTS) if f"cut/{name}/{i}" in found]
+        rows = [found[f"cut/{name}/{i}"] for i in ready]
         places = [row["first_difference"] for row in rows]
         formats[name] = {
             "prompts": len(rows),
