@@ -2,7 +2,7 @@
 
 Progress goes to standard error, the table to standard output, the record to
 ``benchmarks/results/<machine>/NAME.json``, or ``NAME-MODEL.json`` for the experiments about quality, which are stored
-for each model. Ctrl-C leaves earlier results as they were.
+for each model, and for those on reuse with another model than the default. Ctrl-C leaves earlier results as they were.
 """
 
 from __future__ import annotations
@@ -56,6 +56,7 @@ EXPERIMENTS = {
     "quality": quality,
     "grid": grid,
 }
+DEFAULT_MODEL = "gpt2-random"
 PER_MODEL = "quality and grid: a sweep over a text, stored as NAME-MODEL.json, continued where it was stopped"
 
 
@@ -103,7 +104,7 @@ def _counts(text: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 0 if a result was stored, 1 after an error, 130 after Ctrl-C."""
     given = parser().parse_args(arguments)
-    given.model = given.model if given.model is not None else getattr(EXPERIMENTS[given.name], "MODEL", "gpt2-random")
+    given.model = given.model if given.model is not None else getattr(EXPERIMENTS[given.name], "MODEL", DEFAULT_MODEL)
     try:
         info = machine_info()
         folder = given.out / (given.machine or machine_slug(info))
@@ -132,9 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def stored_name(experiment: str, model: str) -> str:
     """Name of an experiment's record: ``NAME``, or ``NAME-MODEL`` where each model has its own.
 
-    Of a model in a folder, the folder's name.
+    Of a model in a folder, the folder's name. The experiments on reuse keep the plain name for the default model.
     """
-    if not getattr(EXPERIMENTS[experiment], "PER_MODEL", False):
+    beside = getattr(EXPERIMENTS[experiment], "BESIDE", False) and model != DEFAULT_MODEL
+    if not (beside or getattr(EXPERIMENTS[experiment], "PER_MODEL", False)):
         return experiment
     last = model if model in MODEL_NAMES else Path(model).expanduser().resolve().name
     return f"{experiment}-{re.sub(r'[^A-Za-z0-9_-]+', '-', last).strip('-') or 'model'}"
