@@ -24,7 +24,7 @@ from cachequant_lib.model.registry import load
 from cachequant_lib.workloads import EVALUATION_PASSAGES, PROMPT_SETS
 
 TITLE = "is it still the same model? perplexity, divergence, texts and repeatability of every weight format"
-PER_MODEL = True
+PER_MODEL, MODEL = True, "tiny"
 NEW_TOKENS = 30
 FIRST_WINDOWS = 8  # before the smaller questions are answered; the rest of the text comes after them
 STRETCHES = 8  # of all passages: units that are drawn again

@@ -9,7 +9,7 @@ import ipaddress
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 from xml.etree import ElementTree
 
@@ -112,6 +112,25 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.section("skipped or expected to fail: neither is allowed here", red=True)
         for nodeid in sorted(set(NOT_RUN)):
             terminalreporter.line(nodeid)
+
+
+# ---- Threads ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def each_thread_count() -> Iterator[Callable[[], Iterator[int]]]:
+    """Yield every number of threads, set; restore it afterwards."""
+    import numba
+
+    before = numba.get_num_threads()
+
+    def counts() -> Iterator[int]:
+        for count in range(1, numba.config.NUMBA_NUM_THREADS + 1):
+            numba.set_num_threads(count)
+            yield count
+
+    yield counts
+    numba.set_num_threads(before)
 
 
 # ---- Figures that are written as SVG ---------------------------------------------------------------------------------

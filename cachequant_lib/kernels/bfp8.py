@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from cachequant_lib.kernels.floats import load_rows
 from cachequant_lib.kernels.jit import cached_njit, start_threads
 from cachequant_lib.kernels.quantize import quantize_rows_bfp8
 from cachequant_lib.kernels.simd import broadcast, dot4, load, load_powers, prefetch, splat, store, to_float, zeros
@@ -76,8 +77,8 @@ def unpack_bfp8(
 
 
 @njit
-def _tile_bfp8(tile, codes, powers, starts, weight, i, j, out, column):  # type: ignore[no-untyped-def]
-    """Compute rows i, i + 1, ... of the panel that begins at column j, and store them from `column` on."""
+def _tile_bfp8(tile, codes, powers, starts, weight, i, j, out, column, add):  # type: ignore[no-untyped-def]
+    """Compute rows i, i + 1, ... of the panel that begins at column j; store them from `column` on, or add there."""
     depth, num_blocks = codes.shape[1], powers.shape[1]
     total = to_float(zeros(tile))  # (R, C)
     at = j * depth
@@ -91,21 +92,26 @@ def _tile_bfp8(tile, codes, powers, starts, weight, i, j, out, column):  # type:
         weight_powers = load_powers(tile, weight.exponents, j * num_blocks + b * tile.width)  # (1, C)
         input_powers = broadcast(tile, powers, i * num_blocks + b, num_blocks)  # (R, 1)
         total = total + to_float(sums) * weight_powers * input_powers
-    store(out, i * out.shape[1] + column, out.shape[1], total * splat(tile, UNIT) + load(tile, weight.bias, j))
+    y = total * splat(tile, UNIT) + load(tile, weight.bias, j)
+    start, stride = i * out.shape[1] + column, out.shape[1]
+    if add:
+        store(out, start, stride, y + load_rows(tile, out, start, stride, tile.rows))
+    else:
+        store(out, start, stride, y)
 
 
 @njit
-def _panel_bfp8(tile, codes, powers, starts, weight, j, out, column):  # type: ignore[no-untyped-def]
+def panel_bfp8(tile, codes, powers, starts, weight, j, out, column, add):  # type: ignore[no-untyped-def]
     """Compute every row of a panel, so that its weights are read from memory once: tall tiles, then what is left."""
     i, num_rows = 0, codes.shape[0]
     while i + tile.rows <= num_rows:
-        _tile_bfp8(tile, codes, powers, starts, weight, i, j, out, column)
+        _tile_bfp8(tile, codes, powers, starts, weight, i, j, out, column, add)
         i += tile.rows
     while i + tile.half.rows <= num_rows:
-        _tile_bfp8(tile.half, codes, powers, starts, weight, i, j, out, column)
+        _tile_bfp8(tile.half, codes, powers, starts, weight, i, j, out, column, add)
         i += tile.half.rows
     while i < num_rows:
-        _tile_bfp8(tile.single, codes, powers, starts, weight, i, j, out, column)
+        _tile_bfp8(tile.single, codes, powers, starts, weight, i, j, out, column, add)
         i += 1
 
 
@@ -141,9 +147,9 @@ def multiply_bfp8(
     for panel in numba.prange(weight.panels.shape[0]):  # type: ignore[no-untyped-call,attr-defined]
         j = panel * tile.width
         if j + tile.width <= num_columns:
-            _panel_bfp8(tile, codes, powers, starts, weight, j, out, j)
+            panel_bfp8(tile, codes, powers, starts, weight, j, out, j, False)
         else:
-            _panel_bfp8(tile, codes, powers, starts, weight, j, last, 0)
+            panel_bfp8(tile, codes, powers, starts, weight, j, last, 0, False)
             out[:, j:] = last[:, : num_columns - j]
 
 

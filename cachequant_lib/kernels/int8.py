@@ -19,6 +19,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from cachequant_lib.kernels.floats import load_rows
 from cachequant_lib.kernels.jit import cached_njit, start_threads
 from cachequant_lib.kernels.quantize import quantize_rows_int8
 from cachequant_lib.kernels.simd import broadcast, dot4, load, prefetch, store, to_float, zeros
@@ -69,8 +70,8 @@ def unpack_int8(weight: PackedInt8, num_columns: int, depth: int) -> tuple[NDArr
 
 
 @njit
-def _tile_int8(tile, codes, steps, weight, i, j, out, column):  # type: ignore[no-untyped-def]
-    """Compute rows i, i + 1, ... of the panel that begins at column j, and store them from `column` on."""
+def _tile_int8(tile, codes, steps, weight, i, j, out, column, add):  # type: ignore[no-untyped-def]
+    """Compute rows i, i + 1, ... of the panel that begins at column j; store them from `column` on, or add there."""
     depth = codes.shape[1]
     total = zeros(tile) + load(tile, weight.starts, j)  # (R, C)
     at = j * depth
@@ -80,21 +81,25 @@ def _tile_int8(tile, codes, steps, weight, i, j, out, column):  # type: ignore[n
         total = dot4(total, inputs, load(tile, weight.panels, at))  # (R, C) += (R, 1) . (1, C)
         at += 4 * tile.width
     y = to_float(total) * load(tile, weight.scales, j) * broadcast(tile, steps, i, 1) + load(tile, weight.bias, j)
-    store(out, i * out.shape[1] + column, out.shape[1], y)
+    at, stride = i * out.shape[1] + column, out.shape[1]
+    if add:
+        store(out, at, stride, y + load_rows(tile, out, at, stride, tile.rows))
+    else:
+        store(out, at, stride, y)
 
 
 @njit
-def _panel_int8(tile, codes, steps, weight, j, out, column):  # type: ignore[no-untyped-def]
+def panel_int8(tile, codes, steps, weight, j, out, column, add):  # type: ignore[no-untyped-def]
     """Compute every row of a panel, so that its weights are read from memory once: tall tiles, then what is left."""
     i, num_rows = 0, codes.shape[0]
     while i + tile.rows <= num_rows:
-        _tile_int8(tile, codes, steps, weight, i, j, out, column)
+        _tile_int8(tile, codes, steps, weight, i, j, out, column, add)
         i += tile.rows
     while i + tile.half.rows <= num_rows:
-        _tile_int8(tile.half, codes, steps, weight, i, j, out, column)
+        _tile_int8(tile.half, codes, steps, weight, i, j, out, column, add)
         i += tile.half.rows
     while i < num_rows:
-        _tile_int8(tile.single, codes, steps, weight, i, j, out, column)
+        _tile_int8(tile.single, codes, steps, weight, i, j, out, column, add)
         i += 1
 
 
@@ -124,9 +129,9 @@ def multiply_int8(
     for panel in numba.prange(weight.panels.shape[0]):  # type: ignore[no-untyped-call,attr-defined]
         j = panel * tile.width
         if j + tile.width <= num_columns:
-            _panel_int8(tile, codes, steps, weight, j, out, j)
+            panel_int8(tile, codes, steps, weight, j, out, j, False)
         else:
-            _panel_int8(tile, codes, steps, weight, j, last, 0)
+            panel_int8(tile, codes, steps, weight, j, last, 0, False)
             out[:, j:] = last[:, : num_columns - j]
 
 

@@ -81,7 +81,7 @@ def _block_scales(bits, scales):  # type: ignore[no-untyped-def]
 
 
 @njit(error_model="numpy")
-def _quantize_row_int8(row, bits, flip, codes, peaks, steps, i):  # type: ignore[no-untyped-def]
+def quantize_row_int8(row, bits, flip, codes, peaks, steps, i):  # type: ignore[no-untyped-def]
     """Write the codes, the peak and the step of row `i`."""
     peaks[i] = _largest_bits(bits, 0, row.size)
     scale = peaks.view(np.float32)[i]
@@ -93,7 +93,7 @@ def _quantize_row_int8(row, bits, flip, codes, peaks, steps, i):  # type: ignore
 
 
 @njit(error_model="numpy")
-def _quantize_row_bfp8(row, bits, flip, codes, powers, starts, peaks, i):  # type: ignore[no-untyped-def]
+def quantize_row_bfp8(row, bits, flip, codes, powers, starts, peaks, i):  # type: ignore[no-untyped-def]
     """Write the mantissas, powers and starts of one row, and the peak of row `i`."""
     peaks[i] = _block_scales(bits, powers)
     for b in range(powers.size):
@@ -125,10 +125,10 @@ def quantize_rows_int8(tile: Any, x: NDArray[np.float32], codes: NDArray[np.int8
     bits, flip, peaks = x.view(np.int32), np.int8(tile.flip), np.zeros(num_rows, np.int32)
     if x.size < WORTH_SHARING:
         for i in range(num_rows):
-            _quantize_row_int8(x[i], bits[i], flip, codes[i], peaks, steps, i)
+            quantize_row_int8(x[i], bits[i], flip, codes[i], peaks, steps, i)
     else:
         for i in numba.prange(num_rows):  # type: ignore[no-untyped-call,attr-defined]
-            _quantize_row_int8(x[i], bits[i], flip, codes[i], peaks, steps, i)
+            quantize_row_int8(x[i], bits[i], flip, codes[i], peaks, steps, i)
     return int(peaks.max()) if num_rows else 0
 
 
@@ -163,8 +163,8 @@ def quantize_rows_bfp8(
     bits, peaks = x.view(np.int32), np.zeros(num_rows, np.int32)
     if x.size < WORTH_SHARING:
         for i in range(num_rows):
-            _quantize_row_bfp8(x[i], bits[i], tile.flip, codes[i], powers[i], starts[i], peaks, i)
+            quantize_row_bfp8(x[i], bits[i], tile.flip, codes[i], powers[i], starts[i], peaks, i)
     else:
         for i in numba.prange(num_rows):  # type: ignore[no-untyped-call,attr-defined]
-            _quantize_row_bfp8(x[i], bits[i], tile.flip, codes[i], powers[i], starts[i], peaks, i)
+            quantize_row_bfp8(x[i], bits[i], tile.flip, codes[i], powers[i], starts[i], peaks, i)
     return int(peaks.max()) if num_rows else 0

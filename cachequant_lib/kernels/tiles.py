@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from cachequant_lib.kernels.isa import InstructionSet
 
+STRIP = 16  # columns of a strip, and the lanes of the widest register
 intrinsic: Any = extending.intrinsic  # its annotations describe the function decorated, not the word that it becomes
 
 
@@ -53,6 +54,12 @@ class Tile:
         Registers a row, and the columns they hold: ``vectors * isa.lanes``.
     half, single : Tile
         The same columns with half as many rows, and with one.
+    patch, ribbon : Tile
+        Tiles for products of float32: several rows of two registers, and one row of four.
+    square, strip : Tile
+        As many rows as a register has lanes, one register wide; one row of 16 columns.
+    narrow : Tile
+        The same rows and 16 columns.
     flip : int
         -128 where :func:`dot4` wants its first operand unsigned, else 0. ``code ^ flip`` is the byte to store: the
         code plus 128, since adding 128 to a byte flips its top bit.
@@ -75,6 +82,31 @@ class Tile:
     def single(self) -> "Tile":
         """The tile with one row."""
         return Tile(self.isa, 1, self.vectors)
+
+    @cached_property
+    def patch(self) -> "Tile":
+        """Two registers a row, and the rows that their totals leave room for."""
+        return Tile(self.isa, self.isa.int8_tile[0], 2)
+
+    @cached_property
+    def ribbon(self) -> "Tile":
+        """One row of four registers."""
+        return Tile(self.isa, 1, 4)
+
+    @cached_property
+    def square(self) -> "Tile":
+        """One register a row, and as many rows as it has lanes."""
+        return Tile(self.isa, self.isa.lanes, 1)
+
+    @cached_property
+    def narrow(self) -> "Tile":
+        """The same rows, 16 columns."""
+        return Tile(self.isa, self.rows, STRIP // self.isa.lanes)
+
+    @cached_property
+    def strip(self) -> "Tile":
+        """One row of 16 columns: sums that run over it have one order, whatever a register holds."""
+        return self.single.narrow
 
 
 def pack_panels(tile: Tile, codes: NDArray[np.int8]) -> NDArray[np.int8]:
@@ -138,5 +170,8 @@ def _attribute(name: str) -> None:
     overload_attribute(TileType, name)(choose)
 
 
-for _name in ("rows", "vectors", "width", "flip", "half", "single"):
+for _name in (
+    *("rows", "vectors", "width", "flip"),
+    *("half", "single", "patch", "ribbon", "square", "narrow", "strip"),
+):
     _attribute(_name)

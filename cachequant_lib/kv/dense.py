@@ -36,6 +36,12 @@ class DenseKV(KVCache):
         self.values[layer, start:stop] = v
         self._lengths[layer] = stop
 
+    def extend(self, count: int) -> None:
+        """Count in positions that a kernel has written to `keys` and `values` of all layers, and attended from."""
+        stop = self._check_room(self.length, count)
+        self._lengths = [stop] * self.num_layers
+        self.bytes_read += stop * (self.keys[:, 0].nbytes + self.values[:, 0].nbytes)  # (L, Hkv, D) a position
+
     def attend(self, layer: int, q: FloatArray) -> FloatArray:
         """Causal attention in float32; see :meth:`KVCache.attend`."""
         num_positions = self.check_queries(layer, q)

@@ -21,6 +21,7 @@ from cachequant_lib.kv.kivi import KiviKV
 from cachequant_lib.model.linear import Linear
 from cachequant_lib.model.ops import FloatArray, LayerNorm, RMSNorm
 from cachequant_lib.model.tokenizer import IdArray, Tokenizer, check_token_ids
+from cachequant_lib.model.whole import Stage, WholePass, can_run
 
 KV_FORMATS: dict[str, Callable[..., KVCache]] = {
     "dense": DenseKV,
@@ -88,6 +89,9 @@ class Model(ABC):
         From the residual stream to logits. With a tied head it shares the embedding's memory.
     weight_format : str
         "fp32", or the format the linears were quantised to.
+    layer_by_layer : bool
+        Whether to run the blocks one linear after the other even where one compiled pass could do. That pass rounds
+        its norms, activations and attention in its own order, so the two differ in the last bits.
     """
 
     config: ModelConfig
@@ -98,10 +102,39 @@ class Model(ABC):
     final_norm: LayerNorm | RMSNorm
     head: Linear
     weight_format: str = "fp32"
+    layer_by_layer: bool = False
 
     @abstractmethod
+    def embed(self, ids: IdArray, start: int) -> FloatArray:
+        """Return what the first block gets for checked ids, shape (T,), from position `start` on: (T, C)."""
+
+    @abstractmethod
+    def run_blocks(self, x: FloatArray, kv: KVCache) -> FloatArray:
+        """Run the blocks over x (T, C), one linear after the other; appends to `kv`; returns (T, C)."""
+
+    @abstractmethod
+    def stages(self) -> list[Stage]:
+        """Return the parts of each block in the order of the pass."""
+
+    @cached_property
+    def whole_pass(self) -> WholePass | None:
+        """All blocks in one compiled call, if their linears are all int8 or all BFP8. Made on first use."""
+        config, stages = self.config, self.stages()
+        if self.layer_by_layer or not can_run(stages):
+            return None
+        return WholePass(stages, config.num_heads, config.num_kv_heads, config.head_dim, self.rope)
+
+    @property
+    def rope(self) -> tuple[FloatArray, FloatArray] | None:
+        """Cosines and sines of the rotary angles, if the model turns positions in."""
+        return None
+
     def hidden_states(self, ids: IdArray, kv: KVCache) -> FloatArray:
         """Run the blocks over checked ids, shape (T,); appends to `kv`; returns the residual stream, shape (T, C)."""
+        x = self.embed(ids, kv.length)  # (T,) -> (T, C)
+        if type(kv) is DenseKV and self.whole_pass is not None and self.whole_pass(x, kv):
+            return x
+        return self.run_blocks(x, kv)  # after numbers that were not finite, it tells which
 
     def forward(
         self, token_ids: ArrayLike, kv: KVCache, *, last_only: bool = False, num_best: int | None = None
@@ -197,10 +230,13 @@ class Model(ABC):
         Models with equal fingerprints give equal logits, so their caches may be shared. Computed on first use, about
         1 s for 1 GB of weights, and kept.
         """
+        unnamed = {"config", "tokenizer", "name"}
+        if not (self.layer_by_layer and can_run(self.stages())):  # only then does it change a bit
+            unnamed.add("layer_by_layer")
         digest = hashlib.blake2b(digest_size=16)
         digest.update(repr((asdict(self.config), self.weight_format)).encode())
         for field in fields(self):
-            if field.name not in {"config", "tokenizer", "name"}:
+            if field.name not in unnamed:
                 _digest(digest, field.name, getattr(self, field.name))
         return digest.hexdigest()
 

@@ -1,4 +1,4 @@
-"""GPT-2, whole: configuration, weights and forward pass (Radford et al. 2019). Read `hidden_states` first."""
+"""GPT-2, whole: configuration, weights and forward pass (Radford et al. 2019). Read `run_blocks` first."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from cachequant_lib.model.entries import choice, positive, shown, size, token_id
 from cachequant_lib.model.linear import Float32Linear, Linear
 from cachequant_lib.model.ops import FloatArray, LayerNorm, gelu
 from cachequant_lib.model.tokenizer import IdArray, Tokenizer
+from cachequant_lib.model.whole import Stage
 
 PREFIX = "transformer."
 UNUSED = (".attn.bias", ".attn.masked_bias")  # the causal mask, which older files carry along
@@ -42,14 +43,23 @@ class GPT2(Model):
     positions: FloatArray
     blocks: tuple[GPT2Block, ...]
 
-    def hidden_states(self, ids: IdArray, kv: KVCache) -> FloatArray:
-        """Run the blocks over checked ids; appends to `kv`; returns (T, C). See :meth:`Model.forward`."""
-        start, stop = kv.length, kv.length + len(ids)
-        x = self.embedding[ids] + self.positions[start:stop]  # (T,) -> (T, C)
+    def embed(self, ids: IdArray, start: int) -> FloatArray:
+        """Add the vectors of the tokens and of their positions: (T,) -> (T, C)."""
+        x: FloatArray = self.embedding[ids] + self.positions[start : start + len(ids)]  # (T,) -> (T, C)
+        return x
+
+    def run_blocks(self, x: FloatArray, kv: KVCache) -> FloatArray:
+        """Run the blocks over x (T, C); appends to `kv`; returns (T, C). See :meth:`Model.forward`."""
         for layer, block in enumerate(self.blocks):
             x += self._attention(block, layer, block.norm_1(x), kv)
             x += block.mlp_down(gelu(block.mlp_up(block.norm_2(x))))  # (T, C) -> (T, hidden) -> (T, C)
         return x
+
+    def stages(self) -> list[Stage]:
+        """Return the parts of each block in the order of the pass."""
+        return [
+            Stage(b.norm_1, (b.attn_qkv,), (b.attn_out,), b.norm_2, (b.mlp_up,), (b.mlp_down,)) for b in self.blocks
+        ]
 
     def _attention(self, block: GPT2Block, layer: int, x: FloatArray, kv: KVCache) -> FloatArray:
         num_heads, head_dim = self.config.num_heads, self.config.head_dim

@@ -104,7 +104,34 @@ class Float32Linear(Linear):
         return 32.0
 
 
-class Int8Linear(Linear):
+class PackedLinear(Linear):
+    """A layer whose weight is packed for the best instruction set of this CPU.
+
+    Attributes
+    ----------
+    stacked : PackedInt8, PackedBFP8 or None
+        The arrays of all layers of a model, if this one holds views of them: see :mod:`cachequant_lib.model.whole`.
+    place : tuple of int
+        Which layer of those this is, and which linear of it.
+    """
+
+    _tile: Tile
+    _packed: Any
+    stacked: Any = None
+    place: tuple[int, int] = (0, 0)
+
+    def move_to(self, packed: Any, stacked: Any, place: tuple[int, int]) -> None:
+        """Keep the weight in arrays that hold a copy of it from now on."""
+        self._packed, self.stacked, self.place = packed, stacked, place
+        self.bias = packed.bias[: self.out_features]
+
+    @property
+    def packed_nbytes(self) -> int:
+        """Bytes held on this CPU: outputs are padded to whole panels, and int8 keeps four bytes more for each."""
+        return int(self._packed.nbytes)
+
+
+class Int8Linear(PackedLinear):
     """int8 weight with one exact scale an output channel, int8 input with one a token; integers multiplied exactly.
 
     The weight is kept once, packed for the best instruction set of this CPU; `tensor` unpacks it. The sums of products
@@ -143,17 +170,12 @@ class Int8Linear(Linear):
         """Bytes of the weight and bias in their format, the same on every CPU."""
         return self.out_features * (self.in_features + 4 + 4)  # a code a weight, a scale and a bias an output
 
-    @property
-    def packed_nbytes(self) -> int:
-        """Bytes held on this CPU: four more an output, and outputs padded to whole panels."""
-        return self._packed.nbytes
-
     def bits_per_weight(self) -> float:
         """8 and a share of the row's float32 scale."""
         return Scheme("row", "exact").bits_per_value(self.in_features)
 
 
-class BFP8Linear(Linear):
+class BFP8Linear(PackedLinear):
     """BFP8 weight and input, one power-of-two scale for 32 values; integers multiplied exactly block by block.
 
     Packed and scaled as :class:`Int8Linear` is: see :mod:`cachequant_lib.kernels.bfp8`.
@@ -190,11 +212,6 @@ class BFP8Linear(Linear):
         """Bytes of the weight and bias in their format, the same on every CPU."""
         num_blocks = self.in_features // bfp8.BLOCK
         return self.out_features * (self.in_features + num_blocks + 4)  # a mantissa, an exponent a block, a bias
-
-    @property
-    def packed_nbytes(self) -> int:
-        """Bytes held on this CPU: outputs are padded to whole panels."""
-        return self._packed.nbytes
 
     def bits_per_weight(self) -> float:
         """8 and a share of the block's exponent."""

@@ -1,4 +1,4 @@
-"""Llama, whole: configuration, weights and forward pass (Touvron et al. 2023). Read `hidden_states` first."""
+"""Llama, whole: configuration, weights and forward pass (Touvron et al. 2023). Read `run_blocks` first."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from cachequant_lib.model.entries import choice, positive, shown, size, table, t
 from cachequant_lib.model.linear import Float32Linear, Linear
 from cachequant_lib.model.ops import FloatArray, RMSNorm, apply_rope, rope_tables, silu
 from cachequant_lib.model.tokenizer import IdArray, Tokenizer
+from cachequant_lib.model.whole import Stage
 
 PREFIX = "model."
 UNUSED = (".rotary_emb.inv_freq",)  # a table that older files carry along
@@ -45,16 +46,23 @@ class Llama(Model):
         assert config.rope_theta is not None
         return rope_tables(config.context_length, config.head_dim, config.rope_theta)
 
-    def hidden_states(self, ids: IdArray, kv: KVCache) -> FloatArray:
-        """Run the blocks over checked ids; appends to `kv`; returns (T, C). See :meth:`Model.forward`."""
-        start, stop = kv.length, kv.length + len(ids)
+    def embed(self, ids: IdArray, start: int) -> FloatArray:
+        """Look up the vectors of the tokens; positions are turned in later: (T,) -> (T, C)."""
+        return self.embedding[ids]
+
+    def run_blocks(self, x: FloatArray, kv: KVCache) -> FloatArray:
+        """Run the blocks over x (T, C); appends to `kv`; returns (T, C). See :meth:`Model.forward`."""
+        start, stop = kv.length, kv.length + len(x)
         cos, sin = self.rope[0][start:stop], self.rope[1][start:stop]  # twice (T, D/2)
-        x = self.embedding[ids]  # (T,) -> (T, C)
         for layer, block in enumerate(self.blocks):
             x += self._attention(block, layer, block.norm_1(x), kv, cos, sin)
             h = block.norm_2(x)
             x += block.down(silu(block.gate(h)) * block.up(h))  # (T, C) -> (T, hidden) -> (T, C)
         return x
+
+    def stages(self) -> list[Stage]:
+        """Return the parts of each block in the order of the pass."""
+        return [Stage(b.norm_1, (b.q, b.k, b.v), (b.o,), b.norm_2, (b.gate, b.up), (b.down,)) for b in self.blocks]
 
     def _attention(
         self, block: LlamaBlock, layer: int, x: FloatArray, kv: KVCache, cos: FloatArray, sin: FloatArray

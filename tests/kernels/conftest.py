@@ -1,6 +1,5 @@
 """What the tests of the packed kernels share: every instruction set of this CPU, and arrays with guards around them."""
 
-import numba
 import numpy as np
 import pytest
 
@@ -31,17 +30,3 @@ def guarded():
     for buffer in buffers:
         assert (buffer[:GUARD] == SENTINEL).all(), "written before the array"
         assert (buffer[-GUARD:] == SENTINEL).all(), "written past the array"
-
-
-@pytest.fixture
-def each_thread_count():
-    """Yield every number of threads, set; restore it afterwards."""
-    before = numba.get_num_threads()
-
-    def counts():
-        for count in range(1, numba.config.NUMBA_NUM_THREADS + 1):
-            numba.set_num_threads(count)
-            yield count
-
-    yield counts
-    numba.set_num_threads(before)

@@ -127,7 +127,7 @@ def test_the_kernel_holds_the_instruction_and_keeps_its_tile_in_registers(isa):
     codes, ones = np.ones((tile.rows, 64), np.int8), np.ones(tile.width, np.float32)
     weight = int8.pack_int8(tile, np.ones((tile.width, 64), np.int8), ones, ones)
     out = np.empty((tile.rows, tile.width), np.float32)
-    int8._tile_int8(tile, codes, ones[: tile.rows].copy(), weight, 0, 0, out, 0)
+    int8._tile_int8(tile, codes, ones[: tile.rows].copy(), weight, 0, 0, out, 0, False)
     signature = next(s for s in int8._tile_int8.signatures if s[0].isa == isa and s[0].rows == tile.rows)
     assembly = int8._tile_int8.inspect_asm(signature)
     # LLVM joins vpmaddwd and the addition after it where the CPU has an instruction for both; "generic" may become any
