@@ -202,8 +202,7 @@ class ModelStages:
     def time(self, stage: str, rows: int, min_sample_s: float) -> float:
         """Seconds of a stage in one forward pass: ``norm``, ``attention``, ``head_int8``, ``whole_int8`` and so on.
 
-        ``norm_compiled``, ``attention_compiled`` and ``activation_compiled`` are those of the compiled pass;
-        ``whole_int8_layers`` is the pass that calls one layer after the other.
+        ``norm_compiled`` is that of the compiled pass; ``whole_int8_layers`` calls one layer after the other.
         """
         kind, _, name = stage.partition("_")
         rng = np.random.default_rng(1)

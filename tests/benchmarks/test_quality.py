@@ -105,7 +105,8 @@ def test_quality_stores_what_compare_finds(tiny, text, tmp_path, few):
     assert data["scored"]["whole_text"]
     assert data["scored"]["tokens"] == data["protocol"]["text_tokens"] - 1
     assert set(data["formats"]) == set(candidates.FORMATS)
-    for name, model in {"int8": cq.quantize_model(tiny, "int8"), "bfp8": cq.quantize_model(tiny, "bfp8")}.items():
+    int8, bfp8 = cq.quantize_model(tiny, "int8"), replace(cq.quantize_model(tiny, "bfp8"), layer_by_layer=True)
+    for name, model in {"int8": replace(int8, layer_by_layer=True), "int8-whole": int8, "bfp8": bfp8}.items():
         row, expected = data["formats"][name], cq.compare(model, tiny, TEXT, 40)
         assert row["ratio"]["value"] == pytest.approx(expected.perplexity_ratio.value, abs=2e-6)
         assert row["kl_mean"]["value"] == pytest.approx(expected.kl_mean, rel=0.01)
@@ -116,6 +117,9 @@ def test_quality_stores_what_compare_finds(tiny, text, tmp_path, few):
     assert data["source_protocol"]["passages"] == ["news", "code comment", "dialogue"]
     again = data["reproducible"]
     assert all(row["prompts"] == 2 for row in again["formats"].values())
+    for name in repeatable.WHOLE:
+        assert again["formats"][name]["bit_equal"] == again["formats"][name]["same_texts"] == 2
+        assert again["formats"][name]["source_cut"]["largest_gap"] < 1e-4
     assert again["perturbed"]["rules"]["int8"]["scales_moved"] == 1
     assert again["perturbed"]["rules"]["bfp8"]["scales_moved"] < 0.01
     assert "the whole text" in quality.table(found)
