@@ -100,6 +100,18 @@ def attend_ref(q: FloatArray, keys: FloatArray, values: FloatArray) -> FloatArra
     return y / sum_strips_ref(shares)[..., None]
 
 
+def linear_fp32_ref(x: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
+    """Compute what :func:`cachequant_lib.kernels.fp32.multiply_fp32` does, for x (M, K), weight (N, K), bias (N,)."""
+    whole = x.shape[1] - x.shape[1] % 16
+    lanes: Floats = np.zeros((len(x), len(weight), 16), np.float32)
+    for k in range(0, whole, 16):
+        lanes = multiply_add_ref(x[:, None, k : k + 16], weight[:, k : k + 16], lanes)  # (M, 1, 16), (N, 16)
+    y = _halve(lanes)
+    for k in range(whole, x.shape[1]):
+        y = y + x[:, k, None] * weight[:, k]  # (M, 1), (N,)
+    return y + bias
+
+
 def _halve(lanes: FloatArray) -> FloatArray:
     """Sum 16 lanes: the first half with the second, and so on."""
     while lanes.shape[-1] > 1:

@@ -7,13 +7,14 @@ integers; the weight is quantised once, when the layer is made.
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from cachequant_lib.errors import FormatError
 from cachequant_lib.formats import BFP8Tensor, Int8Tensor, Scheme, quantize_bfp8, quantize_int8
 from cachequant_lib.formats.scheme import check_values
-from cachequant_lib.kernels import bfp8, int8, loops
+from cachequant_lib.kernels import bfp8, fp32, int8, loops
 from cachequant_lib.kernels.isa import best_instruction_set
 from cachequant_lib.kernels.jit import PARALLEL
 from cachequant_lib.kernels.quantize import LARGEST_POWER, NOT_FINITE
@@ -78,7 +79,7 @@ class Linear(ABC):
 
 
 class Float32Linear(Linear):
-    """The exact layer: float32 weight, multiplied by the BLAS that NumPy carries.
+    """The exact layer: float32 weight, multiplied by our kernel if there are a few rows, else by NumPy's BLAS.
 
     A contiguous float32 weight is used where it lies, not copied: a tied head shares the embedding's memory.
     """
@@ -90,6 +91,13 @@ class Float32Linear(Linear):
         self.weight = np.ascontiguousarray(weight, dtype=np.float32)
 
     def _apply(self, x: FloatArray) -> FloatArray:
+        isa = best_instruction_set()
+        if 1 < len(x) <= fp32.FEW_ROWS and fp32.pays(isa):
+            rows, bias = (np.require(part, np.float32, ["C", "W"]) for part in (x, self.bias))
+            out = np.empty((len(x), self.out_features), np.float32)
+            with PARALLEL:
+                fp32.multiply_fp32(*fp32.tiles_fp32(isa), rows, self.weight, bias, out, numba.get_num_threads())
+            return out
         y: FloatArray = x.astype(np.float32, copy=False) @ self.weight.T  # (M, K) @ (K, N) -> (M, N)
         y += self.bias
         return y

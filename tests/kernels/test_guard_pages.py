@@ -32,7 +32,7 @@ def against_the_wall(array):
 
 KERNELS = """
 from cachequant_lib.formats import quantize_bfp8, quantize_int8
-from cachequant_lib.kernels import bfp8, head, int8, quantize
+from cachequant_lib.kernels import bfp8, fp32, head, int8, quantize
 from cachequant_lib.kernels.isa import usable_instruction_sets
 from cachequant_lib.kernels.tiles import Tile
 isa = {isa.name: isa for isa in usable_instruction_sets()}[sys.argv[1]]
@@ -52,6 +52,8 @@ for m, n, k in ((1, 1, 1), (1, 48, 32), (9, 49, 33), (7, 50, 96), (3, 5, 31)):
     head.bound_columns(tile.single, digits, factors, packed, bounds)
     rows, scores = against_the_wall(np.arange(n)), against_the_wall(np.zeros((2, n)))
     head.score_rows(against_the_wall(weight), row, rows, scores[0], scores[1])
+    operands = map(against_the_wall, (x, weight, bias))
+    fp32.multiply_fp32(*fp32.tiles_fp32(isa), *operands, against_the_wall(np.zeros((m, n), np.float32)), 2)
     if k % 32:
         continue
     tile, b = Tile(isa, *isa.bfp8_tile), quantize_bfp8(weight)

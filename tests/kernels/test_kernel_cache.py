@@ -38,6 +38,11 @@ x, weight = rng.standard_normal((5, 96)).astype(np.float32), rng.standard_normal
 bias = rng.standard_normal(50).astype(np.float32)
 for layer in (cq.Int8Linear, cq.BFP8Linear):
     print(hashlib.sha256(layer(weight, bias)(x).tobytes()).hexdigest())
+from cachequant_lib.kernels import fp32
+from cachequant_lib.kernels.isa import best_instruction_set
+out = np.empty((5, 50), np.float32)
+fp32.multiply_fp32(*fp32.tiles_fp32(best_instruction_set()), x, weight, bias, out, 2)
+print(hashlib.sha256(out.tobytes()).hexdigest())
 from cachequant_lib.kernels.head import bound_logits
 from cachequant_lib.model.heads import CertifiedHead
 head = CertifiedHead(weight)
