@@ -32,6 +32,7 @@ FEW_ROWS = 32
 0.3 (AMD Zen 5, weights from memory): 3 to 4 times as fast at 2 rows, 2.2 or more at 8, 1.5 or more at 28 and 1.4 at 32,
 about equal at 64. One row gains nothing: both wait for the weight.
 """
+MANY_WEIGHTS = 2**16  # with fewer, waking the threads costs more than a BLAS does
 
 
 @intrinsic

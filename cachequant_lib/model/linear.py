@@ -92,7 +92,7 @@ class Float32Linear(Linear):
 
     def _apply(self, x: FloatArray) -> FloatArray:
         isa = best_instruction_set()
-        if 1 < len(x) <= fp32.FEW_ROWS and fp32.pays(isa):
+        if 1 < len(x) <= fp32.FEW_ROWS and self.weight.size >= fp32.MANY_WEIGHTS and fp32.pays(isa):
             rows, bias = (np.require(part, np.float32, ["C", "W"]) for part in (x, self.bias))
             out = np.empty((len(x), self.out_features), np.float32)
             with PARALLEL:

@@ -106,6 +106,7 @@ def calls(monkeypatch):
 
     monkeypatch.setattr(fp32, "multiply_fp32", multiply)
     monkeypatch.setattr(fp32, "pays", lambda isa: True)
+    monkeypatch.setattr(fp32, "MANY_WEIGHTS", 330)
     return seen
 
 
@@ -118,6 +119,8 @@ def test_the_layer_uses_it_for_few_rows(calls):
         np.testing.assert_allclose(layer(x[:rows]), expected[:rows], rtol=0, atol=1e-4)
     assert calls == [2, FEW_ROWS - 1, FEW_ROWS]
     assert equal_bits(layer(x[7:12]), expected[7:12])
+    cq.Float32Linear(weight[:3])(x[:5])  # too small
+    assert calls == [2, FEW_ROWS - 1, FEW_ROWS, 5]
 
 
 def test_any_array_will_do(calls):
