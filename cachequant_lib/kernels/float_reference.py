@@ -103,7 +103,7 @@ def attend_ref(q: FloatArray, keys: FloatArray, values: FloatArray) -> FloatArra
 def linear_fp32_ref(x: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
     """Compute what :func:`cachequant_lib.kernels.fp32.multiply_fp32` does, for x (M, K), weight (N, K), bias (N,)."""
     whole = x.shape[1] - x.shape[1] % 16
-    lanes: Floats = np.zeros((len(x), len(weight), 16), np.float32)
+    lanes: FloatArray = np.zeros((len(x), len(weight), 16), np.float32)
     for k in range(0, whole, 16):
         lanes = multiply_add_ref(x[:, None, k : k + 16], weight[:, k : k + 16], lanes)  # (M, 1, 16), (N, 16)
     y = _halve(lanes)

@@ -77,7 +77,8 @@ def sum_pairs(typing_context: Any, total: Any) -> Any:
 @cache
 def pays(isa: InstructionSet) -> bool:
     """Whether the CPU has what the kernel is made for: one instruction that multiplies and adds, and wide registers."""
-    return isa.name != "generic" and not numba.config.DISABLE_JIT and bool({"fma", "dotprod"} & target_features())
+    compiled = not numba.config.DISABLE_JIT  # type: ignore[attr-defined]
+    return isa.name != "generic" and compiled and bool({"fma", "dotprod"} & target_features())
 
 
 @cache

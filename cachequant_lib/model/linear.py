@@ -95,8 +95,9 @@ class Float32Linear(Linear):
         if 1 < len(x) <= fp32.FEW_ROWS and self.weight.size >= fp32.MANY_WEIGHTS and fp32.pays(isa):
             rows, bias = (np.require(part, np.float32, ["C", "W"]) for part in (x, self.bias))
             out = np.empty((len(x), self.out_features), np.float32)
+            shares = numba.get_num_threads()  # type: ignore[no-untyped-call]
             with PARALLEL:
-                fp32.multiply_fp32(*fp32.tiles_fp32(isa), rows, self.weight, bias, out, numba.get_num_threads())
+                fp32.multiply_fp32(*fp32.tiles_fp32(isa), rows, self.weight, bias, out, shares)
             return out
         y: FloatArray = x.astype(np.float32, copy=False) @ self.weight.T  # (M, K) @ (K, N) -> (M, N)
         y += self.bias
