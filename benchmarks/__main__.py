@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    assembly,
     baseline,
     breakdown,
     combined,
@@ -45,6 +46,7 @@ EXPERIMENTS = {
     "prefix": prefix,
     "eviction": eviction,
     "kernels": kernels,
+    "assembly": assembly,
     "head": head,
     "speed": speed,
     "quantization": quantization,
