@@ -17,8 +17,7 @@ from benchmarks.records import significant
 
 SHAPES = {"32x128": (32, 1, 128), "12x64": (12, 1, 64), "3x64, 9 queries": (3, 3, 64)}  # KV heads, queries each, size
 WARM_CALLS = 7
-Call = Callable[[], Any]
-Made = tuple[Callable[[Any], Any], Any, Callable[[Any], Any]]  # how to read a layer, the layer, how to copy it
+Made = tuple[Callable[[Any], Any], Any]  # how to read a layer, and the layer: arrays
 
 
 class Reader:
@@ -59,11 +58,11 @@ class Reader:
         q, k, v = self.heads(shape, length)
         about = {}
         for engine in self.engines:
-            read, layer, clone = self._make(engine, q, k, v)
-            size = self._nbytes(layer)
-            layers = [layer, *(clone(layer) for _ in range(max(0, footprint_bytes // size)))]
+            read, layer = self._make(engine, q, k, v)
+            size = sum(int(part.nbytes) for part in layer)
+            layers = self._copies(layer, 1 + footprint_bytes // size)
             self._layers[engine] = read, layers
-            read(layer)  # compiles, and starts the threads
+            read(layers[0])  # compiles, and starts the threads
             about[engine] = {"nbytes": size, "layers": len(layers)} | self._bits(engine, k, v, q)
         return about
 
@@ -85,8 +84,13 @@ class Reader:
     def _make(self, engine: str, q: Any, k: Any, v: Any) -> Made:
         raise NotImplementedError
 
-    def _nbytes(self, layer: Any) -> int:
-        return sum(int(part.nbytes) for part in layer)
+    def _copies(self, layer: Any, count: int) -> list[Any]:
+        """Copies of a layer, those of one array behind each other, for a cache of many positions is a large array.
+
+        Large arrays lie in huge pages, where the system has them; small ones would cost every reader more.
+        """
+        parts = [spread(part, count) for part in layer]
+        return [type(layer)(*(part[i] for part in parts)) for i in range(count)]
 
     def _bits(self, engine: str, k: Any, v: Any, q: Any) -> dict[str, Any]:
         return {}
@@ -112,16 +116,16 @@ class LibraryReader(Reader):
         workers = min(self._threads, len(q))
         if engine == "half":
             layer: Any = pack_half(k, v)
-            return lambda kv: attend_half(tile, q, kv, length, out, workers), layer, _copy
+            return lambda kv: attend_half(tile, q, kv, length, out, workers), layer
         kv = self._cache(engine, k, v)
         layer, room = kv.layers[0], kv.layers[0].value_high.shape[1]
         if engine.startswith("fixed"):
             bits, counts = np.empty((len(q), 2, room), np.uint8), np.empty((len(q), 2), np.int64)
             tolerance = np.float32(0 if kv.control else kv.tolerance)
-            return lambda kv: attend_aligned(tile, q, kv, length, tolerance, out, bits, counts, workers), layer, _copy
+            return lambda kv: attend_aligned(tile, q, kv, length, tolerance, out, bits, counts, workers), layer
         key_bits, value_bits = np.empty((len(q), q.shape[2]), np.uint8), np.empty((len(q), room), np.uint8)
         limits = (1000,) * 4 if kv.control else (4, 8, *kv.thresholds)
-        return lambda kv: attend_planes(tile, q, kv, length, limits, out, key_bits, value_bits, workers), layer, _copy
+        return lambda kv: attend_planes(tile, q, kv, length, limits, out, key_bits, value_bits, workers), layer
 
     def _cache(self, engine: str, k: Any, v: Any) -> Any:
         from benchmarks.aligned_rows import ALIGNED
@@ -155,8 +159,11 @@ class LibraryReader(Reader):
         return found
 
 
-def _copy(layer: Any) -> Any:
-    return type(layer)(*(part.copy() for part in layer))
+def spread(part: Any, count: int) -> Any:
+    """Copies of an array behind each other: (N, ...)."""
+    whole = np.empty((count, *part.shape), part.dtype)
+    whole[:] = part
+    return whole
 
 
 class TorchReader(Reader):
@@ -179,6 +186,17 @@ class TorchReader(Reader):
         torch.set_num_threads(num_threads)
         torch.set_grad_enabled(False)
 
+    def _copies(self, layer: Any, count: int) -> list[Any]:
+        """The same in NumPy's memory, so that PyTorch has huge pages as well."""
+        import torch
+
+        def parts(tensor: Any) -> Any:
+            bits = tensor.contiguous().view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor.contiguous()
+            return torch.from_numpy(spread(bits.numpy(), count)).view(tensor.dtype)
+
+        whole = [parts(tensor) for tensor in layer]
+        return [[part[i] for part in whole] for i in range(count)]
+
     def _make(self, engine: str, q: Any, k: Any, v: Any) -> Made:
         import torch
 
@@ -193,13 +211,13 @@ class TorchReader(Reader):
         if how == "sdpa":
             one, grouped = asked.reshape(1, -1, 1, q.shape[2]), {"enable_gqa": True} if q.shape[1] > 1 else {}
             attend = torch.nn.functional.scaled_dot_product_attention
-            return lambda kv: attend(one, kv[0][None], kv[1][None], scale=1.0, **grouped), layer, _clone
+            return lambda kv: attend(one, kv[0][None], kv[1][None], scale=1.0, **grouped), layer
 
         def multiply(kv: Any) -> Any:
             shares = torch.softmax((asked @ kv[0].transpose(1, 2)).float(), -1)
             return shares.to(asked.dtype) @ kv[1]
 
-        return multiply, layer, _clone
+        return multiply, layer
 
     def _codes(self, engine: str, q: Any, k: Any, v: Any) -> Made:
         import torch
@@ -230,7 +248,7 @@ class TorchReader(Reader):
                 out.transpose(1, 2).index_put_((h, c), shares[h, :, t] * x[:, None], accumulate=True)
             return out
 
-        return attend, layer, _clone
+        return attend, layer
 
 
 def _quantise(x: Any, axis: int) -> list[Any]:
@@ -240,7 +258,3 @@ def _quantise(x: Any, axis: int) -> list[Any]:
     low, high = x.amin(axis, keepdim=True), x.amax(axis, keepdim=True)
     scale = ((high - low) / 1023).clamp_min(1e-8)
     return [((x - low) / scale).round().to(torch.int16), scale.half().float(), low.half().float()]
-
-
-def _clone(layer: Any) -> Any:
-    return [part.clone() for part in layer]
