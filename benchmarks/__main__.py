@@ -2,7 +2,7 @@
 
 Progress goes to standard error, the table to standard output, the record to
 ``benchmarks/results/<machine>/NAME.json``, or ``NAME-MODEL.json`` for the experiments about quality, which are stored
-for each model. Ctrl-C leaves earlier results as they were.
+for each model, and for those on reuse with another model than the default. Ctrl-C leaves earlier results as they were.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ EXPERIMENTS = {
     "aligned_quality": aligned_quality,
     "aligned_time": aligned_time,
 }
+DEFAULT_MODEL = "gpt2-random"
 PER_MODEL = (
     "quality, grid and AlignedKV: run over a text, stored as NAME-MODEL.json; a sweep continues where it was stopped"
 )
@@ -78,7 +79,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     made.add_argument("name", choices=EXPERIMENTS, metavar="NAME", help=", ".join(EXPERIMENTS))
-    made.add_argument("--model", default="gpt2-random", help="default: gpt2-random, GPT-2 small's true shape")
+    made.add_argument("--model", help="default: gpt2-random, GPT-2 small's true shape; of quality and grid: tiny")
     made.add_argument("--threads", type=_counts, default="1,2", help="thread counts, such as 1,2 (default)")
     made.add_argument("--reps", type=_count, default=5, help="timed rounds (default 5)")
     made.add_argument("--out", type=Path, default=records.RESULTS, help="folder for the machine's folder")
@@ -113,6 +114,7 @@ def _counts(text: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; 0 if a result was stored, 1 after an error, 130 after Ctrl-C."""
     given = parser().parse_args(arguments)
+    given.model = given.model if given.model is not None else getattr(EXPERIMENTS[given.name], "MODEL", DEFAULT_MODEL)
     try:
         info = machine_info()
         folder = given.out / (given.machine or machine_slug(info))
@@ -141,9 +143,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def stored_name(experiment: str, model: str) -> str:
     """Name of an experiment's record: ``NAME``, or ``NAME-MODEL`` where each model has its own.
 
-    Of a model in a folder, the folder's name.
+    Of a model in a folder, the folder's name. The experiments on reuse keep the plain name for the default model.
     """
-    if not getattr(EXPERIMENTS[experiment], "PER_MODEL", False):
+    beside = getattr(EXPERIMENTS[experiment], "BESIDE", False) and model != DEFAULT_MODEL
+    if not (beside or getattr(EXPERIMENTS[experiment], "PER_MODEL", False)):
         return experiment
     last = model if model in MODEL_NAMES else Path(model).expanduser().resolve().name
     return f"{experiment}-{re.sub(r'[^A-Za-z0-9_-]+', '-', last).strip('-') or 'model'}"

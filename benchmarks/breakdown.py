@@ -24,6 +24,7 @@ ROWS = {"decode": 1, "prefill": CONTEXT}
 SCHEMES = ("int8", "bfp8")
 STAGES = ("", "_quantize", "_multiply", "_bare")
 PIECES = ("norm", "attention", "activation", "residual")
+COMPILED = ("norm", "attention", "activation")  # stages of the compiled pass; it adds residuals while it multiplies
 ORDER = ("quantize", "multiply", "scale", "call", *PIECES, "head", "rest", "sum", "whole")
 MIN_SAMPLE_S = 0.05
 SOURCE = {
@@ -81,10 +82,15 @@ def _phase(
         taken = _rounds(engines, repeats, *place, rows, MIN_SAMPLE_S)
         layers.append(shape | {"stages": layer_stages(taken)})
         say(f"  {place[0]} -> {place[1]}, {rows} rows: " + _glance(layers[-1]["stages"]))
-    names = [*PIECES, *(f"head_{f}" for f in formats), *(f"whole_{f}" for f in formats)]
+    layered = model["layered"]
+    names = [*PIECES, *(f"head_{f}" for f in formats), *(f"whole_{f}" for f in (*formats, *layered))]
+    names += [f"{piece}_compiled" for piece in COMPILED if model["compiled"]]
     taken = _rounds(dict.fromkeys(names, workers["model"]), repeats, rows, MIN_SAMPLE_S)
     pieces = {name: kept(samples) for name, samples in taken.items()}
-    totals = {name: total(name, layers, pieces, model["num_layers"]) for name in formats}
+    totals = {
+        name: total(name, layers, pieces, model["num_layers"], name in model["compiled"])
+        for name in (*formats, *layered)
+    }
     say("  whole pass: " + ", ".join(f"{k} {v['whole'] * 1e3:.2f} ms" for k, v in totals.items()))
     return {"layers": layers, "pieces": pieces, "totals": totals}
 
@@ -132,17 +138,27 @@ def layer_stages(taken: dict[str, list[float]]) -> dict[str, Any]:
     return found
 
 
-def total(name: str, layers: list[dict[str, Any]], pieces: dict[str, Any], num_layers: int) -> dict[str, float]:
-    """Seconds of each stage in one forward pass of a format, from medians; ``rest`` is whole minus sum."""
-    scheme, found = LIBRARY[name][0], {}
-    stages = ("multiply",) if scheme == "fp32" else ("quantize", "multiply", "scale", "call")
+def total(
+    name: str, layers: list[dict[str, Any]], pieces: dict[str, Any], num_layers: int, compiled: bool
+) -> dict[str, float]:
+    """Seconds of each stage in one forward pass of a format, from medians; ``rest`` is whole minus sum.
+
+    A compiled pass calls no layer from Python, and has norms, attention and activations of its own.
+    """
+    key = name.removesuffix("_layers")
+    scheme, found = LIBRARY[key][0], {}
+    stages = ("multiply",) if scheme == "fp32" else ("quantize", "multiply", "scale", "call")[: 3 if compiled else 4]
     for stage in stages:
         found[stage] = num_layers * sum(
             layer["per_block"]
             * _median(layer["stages"]["blas"] if scheme == "fp32" else layer["stages"][scheme][stage])
             for layer in layers
         )
-    found |= {piece: _median(pieces[piece]) for piece in PIECES} | {"head": _median(pieces[f"head_{name}"])}
+    if compiled:
+        found |= {piece: _median(pieces[f"{piece}_compiled"]) for piece in COMPILED}
+    else:
+        found |= {piece: _median(pieces[piece]) for piece in PIECES}
+    found["head"] = _median(pieces[f"head_{key}"])
     parts, whole = sum(found.values()), _median(pieces[f"whole_{name}"])
     found |= {"sum": parts, "whole": whole, "rest": whole - parts}
     return {stage: significant(seconds) for stage, seconds in found.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from benchmarks import simulate
@@ -46,17 +46,23 @@ def _simulated(name: str, weights: simulate.Rounding, inputs: simulate.Rounding)
     return lambda model: simulate.Simulator(model).model(name, weights, inputs)
 
 
+def _layers(scheme: str, head: str = "fp32") -> Callable[[Model], Model]:
+    """One linear layer after the other, in the order of sums that the simulated formats have."""
+    return lambda model: replace(quantize_model(model, scheme, head=head), layer_by_layer=True)
+
+
 _row, _snapped, _tensor = map(simulate.rounder, (ROW, SNAPPED, TENSOR))
 
 FORMATS = {
     BASE: Format("float32", "float32", lambda model: model, lambda _: 32.0),
     "fp16": Format("float16", SIMULATED, _simulated("fp16", simulate.to_fp16, simulate.to_fp16), lambda _: 16.0),
     "bf16": Format("bfloat16", SIMULATED, _simulated("bf16", simulate.to_bf16, simulate.to_bf16), lambda _: 16.0),
-    "bfp8": Format("BFP8", REAL, lambda model: quantize_model(model, "bfp8"), _stored(Scheme(32, "pow2"))),
-    "int8": Format("int8", REAL, lambda model: quantize_model(model, "int8"), _stored(ROW)),
-    "int8-head": Format(
-        "int8, the head too", REAL, lambda model: quantize_model(model, "int8", head="int8"), _stored(ROW)
+    "bfp8": Format("BFP8", REAL, _layers("bfp8"), _stored(Scheme(32, "pow2"))),
+    "int8": Format("int8", REAL, _layers("int8"), _stored(ROW)),
+    "int8-whole": Format(
+        "int8, one compiled pass over all layers", REAL, lambda model: quantize_model(model, "int8"), _stored(ROW)
     ),
+    "int8-head": Format("int8, the head too", REAL, _layers("int8", head="int8"), _stored(ROW)),
     "int8-snapped": Format(
         "int8, scales in 8 steps an octave", SIMULATED, _simulated("snapped", _snapped, _snapped), _stored(SNAPPED)
     ),

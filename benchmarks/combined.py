@@ -24,6 +24,7 @@ from cachequant_lib.model.registry import load
 from cachequant_lib.workloads import PROMPT_SETS
 
 TITLE = "weight formats with and without a prefix cache, on the three prompt sets"
+BESIDE = True  # other models than the default have records of their own
 SCHEMES = ("fp32", "bfp8", "int8")
 NEW_TOKENS = 10
 SOURCE = {

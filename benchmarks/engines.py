@@ -204,6 +204,8 @@ class TransformersEngine(_TorchEngine):
             n_head=c.num_heads,
             n_inner=c.hidden_width,
             layer_norm_epsilon=c.norm_eps,
+            bos_token_id=None,  # 50256 by default, which a smaller vocabulary does not have
+            eos_token_id=None,
         )
         with self.torch.device("meta"):
             self._model = GPT2LMHeadModel(config)

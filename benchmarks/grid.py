@@ -19,7 +19,7 @@ from cachequant_lib.model.base import Model
 from cachequant_lib.model.registry import load
 
 TITLE = "8-bit schemes: values that share a scale x rule of the scale, weights and activations"
-PER_MODEL = True
+PER_MODEL, MODEL = True, "tiny"
 BASE = "fp32"
 GRANULARITIES: tuple[Any, ...] = (32, 64, 128, 256, "row", "tensor")
 SCALES: tuple[ScaleRule, ...] = get_args(ScaleRule)

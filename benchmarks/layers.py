@@ -219,7 +219,7 @@ def tile_rate(isa: Any, depth: int = 256, budget_s: float = 1.0) -> float:
     @njit
     def repeat(tile, codes, steps, weight, out, times):  # type: ignore[no-untyped-def]
         for _ in range(times):
-            _tile_int8(tile, codes, steps, weight, 0, 0, out, 0)
+            _tile_int8(tile, codes, steps, weight, 0, 0, out, 0, False)
 
     tile, times = Tile(isa, *isa.int8_tile), 2000
     ones = np.ones(tile.width, np.float32)

@@ -24,6 +24,7 @@ from cachequant_lib.workloads import CONVERSATIONS, Conversation, Script
 
 ENGINES = (BASE, TRIE, PREFIX, KEPT)
 TITLE = "conversations of eight turns, with a prefix cache and without"
+BESIDE = True  # other models than the default have records of their own
 NEW_TOKENS = 12
 LONG = "passage"
 TOLERANCE = 0.01

@@ -20,6 +20,7 @@ from cachequant_lib.model.registry import load
 from cachequant_lib.workloads import PROMPT_SETS
 
 TITLE = "single prompts with a prefix cache: what it saves and what it costs"
+BESIDE = True  # other models than the default have records of their own
 NEW_TOKENS = 10
 SOURCE = {
     "label": reuse.SOURCE_LABEL,

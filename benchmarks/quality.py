@@ -24,7 +24,7 @@ from cachequant_lib.model.registry import load
 from cachequant_lib.workloads import EVALUATION_PASSAGES, PROMPT_SETS
 
 TITLE = "is it still the same model? perplexity, divergence, texts and repeatability of every weight format"
-PER_MODEL = True
+PER_MODEL, MODEL = True, "tiny"
 NEW_TOKENS = 30
 FIRST_WINDOWS = 8  # before the smaller questions are answered; the rest of the text comes after them
 STRETCHES = 8  # of all passages: units that are drawn again
@@ -79,13 +79,13 @@ def _do(job: tuple[str, str, str, str, Any]) -> Any:
         )
     if kind == "perturbed":
         return repeatable.perturbed(windows.known_model(name, fingerprint), given)
+    if kind in ("cut", "source-cut"):
+        return repeatable.answer(repeatable.model_of(name, fingerprint, about), kind, given)
     model = known_format(name, fingerprint, about)
     if kind == "passages":
         ids = (model.tokenizer.encode(passage) for passage in EVALUATION_PASSAGES.values())
         return [[round(float(v), 7) for v in scoring.surprise(scoring.base(model, passage))] for passage in ids]
-    if kind == "greedy":
-        return [int(i) for i in generate(model, PROMPTS[given], max_new_tokens=NEW_TOKENS).token_ids]
-    return repeatable.answer(model, kind, given)
+    return [int(i) for i in generate(model, PROMPTS[given], max_new_tokens=NEW_TOKENS).token_ids]
 
 
 def gather(found: dict[str, Any], model: Model, text: windows.Text) -> dict[str, Any]:
@@ -94,9 +94,10 @@ def gather(found: dict[str, Any], model: Model, text: windows.Text) -> dict[str,
     measured, numbers = out.pop("measured"), out["windows"]["numbers"]
     formats = {name: _about(made, name, model) | measured[name] for name, made in FORMATS.items()}
     parts = {"formats": formats, "source_protocol": _passages(found), "greedy": _greedy(found)}
-    gap = np.array([found[f"int8-snapped/{i}"]["nll"] - found[f"int8/{i}"]["nll"] for i in numbers])
-    again = repeatable.gather(found)
-    again["snapped_over_int8"] = windows.exp_interval(gap, np.array(out["windows"]["tokens"]))
+    again, counts = repeatable.gather(found), np.array(out["windows"]["tokens"])
+    for cure in ("snapped", "whole"):
+        gap = [found[f"int8-{cure}/{i}"]["nll"] - found[f"int8/{i}"]["nll"] for i in numbers]
+        again[f"{cure}_over_int8"] = windows.exp_interval(np.array(gap), counts)
     return out | parts | {"reproducible": again, "source": SOURCE}
 
 

@@ -68,7 +68,7 @@ def prepared(folder: Path) -> Iterator[None]:
         raise
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, option: str = "--out") -> None:
     """Make the folder and prove that it can be written to, before minutes are spent measuring.
 
     Raises
@@ -82,7 +82,7 @@ def prepare(folder: Path) -> None:
             pass
     except OSError as problem:
         raise BenchmarkError(
-            f"cannot write results to {folder} ({problem.strerror}); choose another place with --out DIR"
+            f"cannot write results to {folder} ({problem.strerror}); choose another place with {option} DIR"
         ) from problem
 
 

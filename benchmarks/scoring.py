@@ -62,7 +62,8 @@ def _softmax_tile(scores: FloatArray, first: int) -> None:
 def hidden(model: Model, ids: Sequence[int]) -> FloatArray:
     """What the head will see, for each position of a window: (T, C)."""
     config, token_ids = model.config, np.asarray(ids, np.int64)
-    kv = WindowKV(config.num_layers, config.num_kv_heads, config.head_dim, len(token_ids))
+    kind = WindowKV if model.whole_pass is None else DenseKV  # the compiled pass has its own attention
+    kv = kind(config.num_layers, config.num_kv_heads, config.head_dim, len(token_ids))
     x: FloatArray = model.final_norm(model.hidden_states(token_ids, kv))
     return x
 

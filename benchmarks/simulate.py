@@ -15,6 +15,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from cachequant_lib.errors import FormatError
 from cachequant_lib.formats.scheme import SCALE_BITS, ScaleRule, Scheme, scales_of
 from cachequant_lib.model.base import Model
 from cachequant_lib.model.linear import Float32Linear, Linear
@@ -54,7 +55,7 @@ def through(scheme: Scheme, x: FloatArray, out: FloatArray) -> None:
     peaks = np.empty((len(x), -(-num_columns // group)), np.float32)
     _largest(np.ascontiguousarray(x).view(np.int32), group, peaks.view(np.int32))
     if not np.isfinite(peaks).all():
-        raise FloatingPointError("a value that was to be quantised is NaN or infinite")
+        raise FormatError("cannot quantise NaN or infinity")
     if scheme.granularity == "tensor":
         peaks[:] = peaks.max(initial=0)
     _round(x, group, scales_of(peaks, scheme.scale), out)

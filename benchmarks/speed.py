@@ -208,12 +208,23 @@ def _measure(
                 "empty_bytes": loaded[name].get("empty"),
                 "loaded_bytes": loaded[name].get("now"),
                 "peak_bytes": busy[name].get("peak"),
+                **beyond(loaded[name], busy[name]),
             }
             for name in workers
         },
         "weight_bytes": {name: workers[name].call("weight_bytes") for name in OURS if name in workers},
         "prefill": prefill,
         "decode": decode,
+    }
+
+
+def beyond(loaded: dict[str, int], busy: dict[str, int]) -> dict[str, float]:
+    """Megabytes beyond the imported packages: with the weights, and at most while it worked."""
+    if not (loaded and busy):
+        return {}
+    return {
+        "weights_mb": significant((loaded["now"] - loaded["empty"]) / 1e6, 4),
+        "work_mb": significant((busy["peak"] - loaded["empty"]) / 1e6, 4),
     }
 
 

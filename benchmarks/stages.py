@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numba
 import numpy as np
 from numba import njit
 
+from benchmarks import compiled_stages
 from benchmarks.formats import linears_of
 from benchmarks.layers import LibraryBench
 from cachequant_lib.kernels.int8 import AHEAD
@@ -167,6 +169,13 @@ class ModelStages:
             name: plain if scheme == "fp32" else cq.quantize_model(plain, scheme, head=head)
             for name, (scheme, head) in formats.items()
         }
+        self._compiled = [name for name, model in self._models.items() if model.whole_pass is not None]
+        self._models |= {
+            f"{name}_layers": replace(self._models[name], layer_by_layer=True)
+            for name in self._compiled
+            if formats[name][1] == "fp32"
+        }
+        self._num_threads = num_threads
         self._options = {
             n: {"num_best": 1} if h == "certified" else {"last_only": True} for n, (_, h) in formats.items()
         }
@@ -185,24 +194,22 @@ class ModelStages:
             "name": self._plain.name,
             "fingerprint": self._plain.fingerprint,
             "num_layers": self._config.num_layers,
+            "compiled": self._compiled,
+            "layered": [name for name in self._models if name.endswith("_layers")],
             "shapes": [{"in_features": k, "out_features": n, "per_block": m} for (k, n), m in counts.items()],
         }
 
     def time(self, stage: str, rows: int, min_sample_s: float) -> float:
-        """Seconds of a stage in one forward pass: ``norm``, ``attention``, ``head_int8``, ``whole_int8`` and so on."""
+        """Seconds of a stage in one forward pass: ``norm``, ``attention``, ``head_int8``, ``whole_int8`` and so on.
+
+        ``norm_compiled`` is that of the compiled pass; ``whole_int8_layers`` calls one layer after the other.
+        """
         kind, _, name = stage.partition("_")
         rng = np.random.default_rng(1)
         x = rng.standard_normal((rows, self._config.width), dtype=np.float32)
         if kind in ("whole", "attention"):
             self._fill(name if kind == "whole" else "fp32", rows)
-        work = {
-            "whole": lambda: self._whole(name, rows),
-            "attention": lambda: self._attention(rng, rows),
-            "norm": lambda: self._norms(x),
-            "residual": lambda: self._residuals(x),
-            "activation": lambda: self._activations(rng, rows),
-            "head": lambda: self._heads(name, x),
-        }[kind]()
+        work = self._compiled_stage(kind, x) if name == "compiled" else self._stage(kind, name, x)
         next(work)
         spent, calls = 0.0, 0
         while spent < min_sample_s or calls < 2:
@@ -211,6 +218,27 @@ class ModelStages:
             spent += time.perf_counter() - start
             calls += 1
         return spent / calls
+
+    def _stage(self, kind: str, name: str, x: Any) -> Iterator[None]:
+        stages: dict[str, Callable[[], Iterator[None]]] = {
+            "whole": lambda: self._whole(name, len(x)),
+            "attention": lambda: self._attention(len(x)),
+            "norm": lambda: self._norms(x),
+            "residual": lambda: self._residuals(x),
+            "activation": lambda: self._activations(len(x)),
+            "head": lambda: self._heads(name, x),
+        }
+        return stages[kind]()
+
+    def _compiled_stage(self, kind: str, x: Any) -> Iterator[None]:
+        c, rng, tile = self._config, np.random.default_rng(2), tile_of("int8")
+        if kind == "norm":
+            return compiled_stages.norms(tile, self._plain, x, self._num_threads)
+        if kind == "activation":
+            h = rng.standard_normal((len(x), c.hidden_width), dtype=np.float32)
+            return compiled_stages.activations(tile, self._plain, h, self._num_threads)
+        q = rng.standard_normal((len(x), c.num_heads * c.head_dim), dtype=np.float32)
+        return compiled_stages.attention(tile, self._plain, self._kv, q, self._start, self._num_threads)
 
     def _fill(self, name: str, rows: int) -> None:
         """Leave in the cache what a prefill starts from (nothing) or a decode step: a context of this model's own."""
@@ -222,14 +250,15 @@ class ModelStages:
         self._filled, self._start = state, CONTEXT if rows == 1 else 0
 
     def _whole(self, name: str, rows: int) -> Iterator[None]:
-        model, options, ids = self._models[name], self._options[name], self._ids[:rows]
+        model, ids = self._models[name], self._ids[:rows]
+        options = self._options.get(name, {"last_only": True})
         while True:
             self._kv.truncate(self._start)
             model.forward(ids, self._kv, **options)
             yield
 
-    def _attention(self, rng: Any, rows: int) -> Iterator[None]:
-        c = self._config
+    def _attention(self, rows: int) -> Iterator[None]:
+        c, rng = self._config, np.random.default_rng(2)
         q = rng.standard_normal((rows, c.num_heads, c.head_dim), dtype=np.float32)
         k = rng.standard_normal((rows, c.num_kv_heads, c.head_dim), dtype=np.float32)
         while True:
@@ -254,10 +283,10 @@ class ModelStages:
                 y += x
             yield
 
-    def _activations(self, rng: Any, rows: int) -> Iterator[None]:
+    def _activations(self, rows: int) -> Iterator[None]:
         from cachequant_lib.model.ops import gelu, silu
 
-        h = rng.standard_normal((rows, self._config.hidden_width), dtype=np.float32)
+        h = np.random.default_rng(2).standard_normal((rows, self._config.hidden_width), dtype=np.float32)
         while True:
             for _ in range(self._config.num_layers):
                 gelu(h) if self._config.architecture == "gpt2" else silu(h) * h

@@ -28,6 +28,7 @@ from cachequant_lib.model.base import Model
 from cachequant_lib.model.registry import load
 
 TITLE = "edge cases with each weight format and cache: promises and what came"
+BESIDE = True  # other models than the default have records of their own
 CONTEXT = 1024
 """Models that see further are held to this, or a full context would take a quarter of an hour."""
 CAP = 256

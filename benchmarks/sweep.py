@@ -90,7 +90,7 @@ class Store:
     def __enter__(self) -> Store:
         from filelock import FileLock, Timeout
 
-        prepare(self.path.parent)
+        prepare(self.path.parent, "--work")
         self._lock = FileLock(self.path.with_suffix(".lock"))
         try:
             self._lock.acquire(timeout=0)

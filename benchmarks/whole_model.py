@@ -6,6 +6,8 @@ own (see :mod:`benchmarks.peers`), which has nothing else of this project.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -67,11 +69,17 @@ class WholeModel(ABC):
         }
 
     def memory(self, reset: bool = False) -> dict[str, int]:
-        """Bytes of this process in memory now, and at most since the last reset. Empty where Linux does not tell."""
+        """Bytes of this process in memory now, and at most since the last reset. Empty where Linux does not tell.
+
+        A reset first gives back to the system what was freed: the fp32 weights that a quantised model was made from
+        are gone, but the C library would keep their pages for later.
+        """
         try:
-            text = Path("/proc/self/status").read_text()
             if reset:
+                with contextlib.suppress(AttributeError):  # not every C library has it
+                    ctypes.CDLL(None).malloc_trim(0)
                 Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is held now
+            text = Path("/proc/self/status").read_text()
         except OSError:
             return {}
         found = {line.split(":")[0]: int(line.split()[1]) * KIBI for line in text.splitlines() if line.startswith("Vm")}

@@ -48,7 +48,7 @@ BANNED = {"pickle", "dill", "joblib", "shelve", "marshal", "pandas"}
 OURS = "cachequant_lib"
 BAD_NAMES = {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
 
-MAX_LIBRARY, MAX_INSTRUMENTS, MAX_CHAPTER, MAX_FILE, MAX_FUNCTION = 5400, 1000, 220, 300, 45
+MAX_LIBRARY, MAX_INSTRUMENTS, MAX_CHAPTER, MAX_FILE, MAX_FUNCTION = 6000, 1000, 220, 300, 45
 CHAPTER_ROOMS = {"drawings", "exercises"}
 
 

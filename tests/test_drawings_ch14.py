@@ -21,7 +21,7 @@ def test_growth_bars(drawn_well: Callable[[str, int], None]) -> None:
     drawn_well(drawn, 3_000)
     assert "41 + 31" in drawn
     assert len(widths(drawn)) == 5  # nothing is found at first
-    assert widths(drawn)[0] == pytest.approx((288 - 62) * 41 / 104 - 1, abs=0.1)
+    assert widths(drawn)[0] == pytest.approx((266 - 70) * 41 / 104 - 1, abs=0.1)
 
 
 @pytest.mark.parametrize("at", range(3))

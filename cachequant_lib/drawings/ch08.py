@@ -95,9 +95,13 @@ def _count(n: int) -> str:
 
 
 def shrinking(
-    title: str, alone: Mapping[str, Interval], change: Mapping[str, Interval], limits: tuple[float, float]
+    title: str,
+    alone: Mapping[str, Interval],
+    change: Mapping[str, Interval],
+    divergence: Mapping[str, Interval],
+    limits: tuple[float, float, float],
 ) -> str:
-    """Draw what n tokens tell: each format's perplexity by itself, and its change against float32, token by token.
+    """Draw what n tokens tell: each format's perplexity by itself, its paired change, and its KL divergence.
 
     Parameters
     ----------
@@ -106,29 +110,32 @@ def shrinking(
         Perplexity of each format in percent of that of float32 on the whole text, minus 100.
     change : mapping of str to (value, low, high)
         Paired change in percent.
-    limits : pair of float
-        Ends of the two axes in percent; both run from minus to plus. What lies beyond is drawn to the edge.
+    divergence : mapping of str to (value, low, high)
+        KL divergence from float32 in millionths.
+    limits : three floats
+        Ends of the axes; the first two run from minus to plus, the third from 0. What lies beyond is drawn to the edge.
     """
     parts = [text(8, 18, title, BOLD)]
     y = 44.0
-    for words, rows, limit in (
-        ("Each by itself", alone, limits[0]),
-        ("The change, token by token", change, limits[1]),
+    for words, rows, low_end, limit in (
+        (f"Each by itself (axis to ±{limits[0]:g} %)", alone, -limits[0], limits[0]),
+        (f"The change, token by token (to ±{limits[1]:g} %)", change, -limits[1], limits[1]),
+        (f"KL divergence (to {limits[2]:g} millionths)", divergence, 0.0, limits[2]),
     ):
-        panel = Panel(96, y + 8, WIDTH - 108, 22 * len(rows), (-limit, limit), (0, 1))
+        panel = Panel(96, y + 8, WIDTH - 108, 22 * len(rows), (low_end, limit), (0, 1))
         bottom = panel.top + panel.height
-        parts += [text(8, number(y), f"{words} (axis to ±{limit:g} %)")]
+        parts += [text(8, number(y), words)]
         parts.append(f"<path d='M96 {number(panel.top)}H{WIDTH - 12}V{number(bottom)}H96Z' fill='{BAND}'/>")
         parts.append(path(f"M{panel.px(0)} {number(panel.top)}V{number(bottom)}", INK, 1))
         for i, (name, (value, low, high)) in enumerate(rows.items()):
             level = panel.top + 22 * i + 11
             clear = low > 0 or high < 0
             colour = BLUE if clear and name != "float32" else MUTED
-            ends = np.clip([low, high, value], -limit, limit)
+            ends = np.clip([low, high, value], low_end, limit)
             parts.append(text(90, number(level + 4), name, END))
             parts.append(path(f"M{panel.px(ends[0])} {number(level)}H{panel.px(ends[1])}", colour, 5))
-            parts.append(_arrows(panel, level, (low < -limit, high > limit), colour))
-            if abs(value) <= limit:
+            parts.append(_arrows(panel, level, (low < low_end, high > limit), colour))
+            if low_end <= value <= limit:
                 parts.append(path(f"M{panel.px(ends[2])} {number(level - 7)}v14", colour, 2))
         y = bottom + 26
     foot = "blue: told apart from float32; grey: not"
@@ -158,7 +165,7 @@ def survival(curves: Mapping[str, ArrayLike], guesses: Mapping[str, float]) -> s
     panel = Panel(42, 30, WIDTH - 54, 180, (0, longest), (0, 1))
     parts = [text(8, 18, "Texts still the same, in %", BOLD), path(panel.grid([0, 0.25, 0.5, 0.75, 1]), GRID)]
     parts += [text(38, float(panel.py(v)) + 4, f"{100 * v:g}", END) for v in (0, 0.5, 1)]
-    parts += [text(panel.px(t), 228, f"{t:g}", MIDDLE) for t in np.linspace(0, longest, 5)]
+    parts += [text(panel.px(t), 228, f"{t:g}", MIDDLE) for t in np.linspace(0, longest, 5)[:-1]]
     for i, (name, curve) in enumerate(curves.items()):
         share = np.asarray(curve, float)
         parts.append(path(panel.line(np.arange(share.size), share), COLOURS[i], 2))
@@ -168,5 +175,6 @@ def survival(curves: Mapping[str, ArrayLike], guesses: Mapping[str, float]) -> s
     bottom = 250 + 18 * len(curves)
     words = "dashed: if each token fell alone"
     return canvas(
-        bottom + 12, [*parts, text(8, bottom + 4, words, f" fill='{MUTED}'"), text(WIDTH - 12, 228, "tokens", END)]
+        bottom + 12,
+        [*parts, text(8, bottom + 4, words, f" fill='{MUTED}'"), text(WIDTH - 8, 228, f"{longest} tokens", END)],
     )

@@ -21,7 +21,7 @@ from cachequant_lib.drawings.canvas import (
 from cachequant_lib.drawings.canvas import number as short
 from cachequant_lib.drawings.ch12 import GREEN, STATES
 
-LEFT, RIGHT = 62.0, 288.0
+LEFT, RIGHT = 70.0, 266.0
 OVERHEAD = ("#fbe3d2", ORANGE, 1.4, "")
 PLAIN = ("#e4e8ee", MUTED, 0.8, "")
 LOOKS = [(INK, ""), (GREEN, " stroke-dasharray='7 3'"), (ORANGE, " stroke-dasharray='2 3'")]
@@ -112,7 +112,10 @@ def gain_lines(gains: Mapping[int, Sequence[tuple[float, float]]], worth: Mappin
     for (length, line), (colour, dash) in zip(gains.items(), LOOKS, strict=True):
         parts.append(path(panel.line([x for x, _ in line], [y for _, y in line]), colour, 2.2, dash))
         parts.append(path(f"M{panel.px(worth[length])} {short(float(panel.py(0)) - 6)}v12", colour, 2))
-    parts += [text(short(LEFT - 18), panel.py(level), f"{level:.1f}", END) for level in (min(ys), 0, max(ys))]
+    parts += [
+        text(short(LEFT - 18), panel.py(level), f"{level:.1f}".replace("-", "−"), END)
+        for level in (min(ys), 0, max(ys))
+    ]
     parts += [text(panel.px(x), 202, f"{x:.0f}", END if x == max(xs) else MIDDLE) for x in ticks]
     for i, (length, (colour, dash)) in enumerate(zip(gains, LOOKS, strict=True)):
         y = 220.0 + 17 * i

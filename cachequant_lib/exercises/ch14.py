@@ -123,4 +123,4 @@ def _slope(points: list[tuple[int, float]]) -> float:
     """Slope of the straight line of least squares."""
     mean_n, mean_ms = (sum(column) / len(points) for column in zip(*points, strict=True))
     above = sum((n - mean_n) * (ms - mean_ms) for n, ms in points)
-    return above / sum((n - mean_n) ** 2 for n, _ in points)
+    return float(above / sum((n - mean_n) ** 2 for n, _ in points))

@@ -23,17 +23,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from cachequant_lib.kernels.attention import (
-    AHEAD,
-    BLOCK,
-    LOWEST,
-    SUMS,
-    exp_of,
-    power_of_two,
-    prefetch_row,
-    softmax_numerators,
-)
-from cachequant_lib.kernels.digits import AlignedLayer
+from cachequant_lib.kernels.attention import BLOCK, LOWEST, SUMS, exp_of, power_of_two, prefetch_row, softmax_numerators
+from cachequant_lib.kernels.digits import AlignedLayer, add_values, dot, dot_block, scale_queries
 from cachequant_lib.kernels.jit import cached_njit
 
 LOW = np.float32(2.0**-8)  # worth of a low digit, in units of the high one
@@ -76,50 +67,27 @@ def _sum(numbers, length):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=SUMS)
-def _dot(tile, a, row):  # type: ignore[no-untyped-def]
-    total = np.float32(0)
-    for c in range(tile.width):
-        total += a[c] * np.float32(row[c])
-    return total
-
-
-@njit(fastmath=SUMS)
-def _scale_queries(tile, q, exponents, scaled):  # type: ignore[no-untyped-def]
-    """Write queries in units of the high digits; return the largest sigma of a score, root of a sum of squares / 12."""
-    most = np.float32(0)
-    for g in range(tile.rows):
-        square = np.float32(0)
-        for c in range(tile.width):
-            x = q[g, c] * power_of_two(np.int32(exponents[c]) + np.int32(8))
-            scaled[g, c] = x
-            square += x * x
-        most = max(most, np.sqrt(square / np.float32(12)))
-    return most
-
-
-@njit(fastmath=SUMS)
 def _score_keys(tile, q, kv, length, work, key_bits):  # type: ignore[no-untyped-def]
     """Pass 1: scores from the high digits, the open block in full, and sigma of each block."""
     scores, scaled, peaks, sealed = work.scores, work.scaled, work.peaks, length // BLOCK * BLOCK
     for g in range(tile.rows):
         peaks[g] = LOWEST
     for b in range(length // BLOCK):
-        sigma = _scale_queries(tile, q, kv.key_exponents[b], scaled)
+        first, sigma = b * BLOCK, scale_queries(tile, q, kv.key_exponents[b], scaled)
         sure = sigma <= UNSURE
         work.sigma[b] = sigma if sure else np.float32(0)
-        for t in range(b * BLOCK, (b + 1) * BLOCK):
-            key_bits[t] = np.uint8(8 if sure else 16)
-            prefetch_row(tile, kv.key_high, t * tile.width + AHEAD)
-            for g in range(tile.rows):
-                x = _dot(tile, scaled[g], kv.key_high[t])
-                if not sure:
-                    x += _dot(tile, scaled[g], kv.key_low[t]) * LOW
-                scores[g, t] = x
-                peaks[g] = max(peaks[g], x)
-    for t in range(sealed, length):
-        key_bits[t] = np.uint8(32)
         for g in range(tile.rows):
-            x = _dot(tile, q[g], kv.open_keys[t - sealed])
+            peak = dot_block(tile, scaled[g], kv.key_high, first, scores[g])
+            if not sure:
+                peak = LOWEST
+                for t in range(first, first + BLOCK):
+                    key_bits[t] = np.uint8(16)
+                    scores[g, t] += dot(tile, scaled[g], kv.key_low[t]) * LOW
+                    peak = max(peak, scores[g, t])
+            peaks[g] = max(peaks[g], peak)
+    for t in range(sealed, length):
+        for g in range(tile.rows):
+            x = dot(tile, q[g], kv.open_keys[t - sealed])
             scores[g, t] = x
             peaks[g] = max(peaks[g], x)
 
@@ -141,23 +109,36 @@ def _share_out(tile, kv, length, work):  # type: ignore[no-untyped-def]
 
 
 @njit(fastmath=SUMS)
-def _refine_keys(tile, q, kv, length, limit, work, key_bits):  # type: ignore[no-untyped-def]
-    """Pass 3: the low digit of the keys where it can be felt."""
+def _list_keys(tile, length, limit, work):  # type: ignore[no-untyped-def]
+    """List the tokens whose keys are to be read in full; returns how many."""
+    count = 0
     for b in range(length // BLOCK):
         total, sigma = np.float32(0), work.sigma[b]
         for t in range(b * BLOCK, (b + 1) * BLOCK):
             total += work.shares[t]
-        if sigma == 0 or total * sigma < limit:  # the sum of a block bounds its largest
-            continue
-        _scale_queries(tile, q, kv.key_exponents[b], work.scaled)
-        for t in range(b * BLOCK, (b + 1) * BLOCK):
-            if work.shares[t] * sigma >= limit:
-                key_bits[t] = np.uint8(16)
-                for g in range(tile.rows):
-                    before = work.scores[g, t]
-                    after = before * exp_of(_dot(tile, work.scaled[g], kv.key_low[t]) * LOW)
-                    work.scores[g, t] = after
-                    work.sums[g] += after - before
+        if sigma > 0 and total * sigma >= limit:  # the sum of a block bounds its largest
+            for t in range(b * BLOCK, (b + 1) * BLOCK):
+                work.index[0, count] = t
+                count += work.shares[t] * sigma >= limit
+    return count
+
+
+@njit(fastmath=SUMS)
+def _refine_keys(tile, q, kv, count, work, key_bits):  # type: ignore[no-untyped-def]
+    """Pass 3: the low digit of the keys where it can be felt."""
+    block = -1
+    for i in range(count):
+        prefetch_row(tile, kv.key_low, work.index[0, min(i + 8, count - 1)] * tile.width)
+        t = work.index[0, i]
+        if t // BLOCK != block:
+            block = t // BLOCK
+            scale_queries(tile, q, kv.key_exponents[block], work.scaled)
+        key_bits[t] = np.uint8(16)
+        for g in range(tile.rows):
+            before = work.scores[g, t]
+            after = before * exp_of(dot(tile, work.scaled[g], kv.key_low[t]) * LOW)
+            work.scores[g, t] = after
+            work.sums[g] += after - before
 
 
 @njit(fastmath=SUMS)
@@ -186,38 +167,22 @@ def _choose_values(length, tolerance, whole, limit, work, value_bits):  # type: 
 
 
 @njit(fastmath=SUMS)
-def _add_values(tile, scores, exponents, up, digits, index, count, out):  # type: ignore[no-untyped-def]
-    """Add the digits of the tokens in ``index[:count]``, times ``2**up``, four tokens at a time."""
-    for i in range(0, count, 4):
-        for j in range(4):
-            prefetch_row(tile, digits, index[i + 32 + j] * tile.width)
-        t0, t1, t2, t3 = index[i], index[i + 1], index[i + 2], index[i + 3]
-        f0, f1 = power_of_two(exponents[t0] + up), power_of_two(exponents[t1] + up)
-        f2, f3 = power_of_two(exponents[t2] + up), power_of_two(exponents[t3] + up)
-        d0, d1, d2, d3 = digits[t0], digits[t1], digits[t2], digits[t3]
-        for g in range(tile.rows):
-            p0, p1, p2, p3 = scores[g, t0] * f0, scores[g, t1] * f1, scores[g, t2] * f2, scores[g, t3] * f3
-            row = out[g]
-            for c in range(tile.width):
-                low = p0 * np.float32(d0[c]) + p1 * np.float32(d1[c])
-                row[c] += low + (p2 * np.float32(d2[c]) + p3 * np.float32(d3[c]))
-
-
-@njit(fastmath=SUMS)
 def _attend_head(tile, q, kv, length, tolerance, out, bits, work):  # type: ignore[no-untyped-def]
     """Answer the queries (G, D) of one key-value head."""
+    for t in range(length):
+        bits[0, t] = np.uint8(8 if t < length // BLOCK * BLOCK else 32)
     _score_keys(tile, q, kv, length, work, bits[0])
     softmax_numerators(tile, work.scores, work.peaks, length, work.sums)
     whole = _share_out(tile, kv, length, work)
     limit = tolerance * whole / np.sqrt(np.float32(length))
-    _refine_keys(tile, q, kv, length, np.float32(0.4) * limit, work, bits[0])
+    _refine_keys(tile, q, kv, _list_keys(tile, length, np.float32(0.4) * limit, work), work, bits[0])
     one, two = _choose_values(length, tolerance, whole, limit, work, bits[1])
     for g in range(tile.rows):
         work.scores[g, length] = np.float32(0)
         for c in range(tile.width):
             out[g, c] = np.float32(0)
-    _add_values(tile, work.scores, kv.value_exponents, np.int32(8), kv.value_high, work.index[0], one, out)
-    _add_values(tile, work.scores, kv.value_exponents, np.int32(0), kv.value_low, work.index[1], two, out)
+    add_values(tile, work.scores, kv.value_exponents, np.int32(8), kv.value_high, work.index[0], one, out)
+    add_values(tile, work.scores, kv.value_exponents, np.int32(0), kv.value_low, work.index[1], two, out)
     for g in range(tile.rows):
         for c in range(tile.width):
             out[g, c] /= work.sums[g]

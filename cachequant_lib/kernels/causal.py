@@ -12,13 +12,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from cachequant_lib.kernels.elementwise import softmax_row
+from cachequant_lib.kernels.elementwise import copy_row, softmax_row
 from cachequant_lib.kernels.floats import load_rows, multiply_add, transpose
-from cachequant_lib.kernels.simd import broadcast, load, store, to_float, zeros
+from cachequant_lib.kernels.simd import broadcast, load, prefetch, store, to_float, zeros
 from cachequant_lib.kernels.tiles import Tile
 
 PANEL = 64  # positions of a panel of keys
 STRIP = 16
+AHEAD = 12  # positions between the values that are read and those that are asked for
 WORTH_COPYING = 16  # query rows for which values are laid close together first
 
 
@@ -87,6 +88,8 @@ def _transpose_keys(tile, keys, at, stride, count, head_dim, panels):  # type: i
     whole = head_dim - head_dim % lanes
     for t in range(0, count, lanes):
         place, row = t // PANEL * PANEL * head_dim + t % PANEL, at + t * stride
+        for lane in range(lanes):
+            prefetch(tile.ribbon, keys, row + (lanes + lane) * stride)
         for d in range(0, whole, lanes):
             square = load_rows(tile.square, keys, row + d, stride, count - t)
             store(panels, place + d * PANEL, PANEL, transpose(square))
@@ -109,6 +112,7 @@ def _mix_tile(tile, scores, stride, count, values, at, step, sums, out, start, w
     """Store ``tile.width`` columns of the mix of `count` values for ``tile.rows`` rows."""
     total = to_float(zeros(tile))
     for t in range(count):
+        prefetch(tile, values, at + (t + AHEAD) * step)
         total = multiply_add(broadcast(tile, scores, t, stride), load(tile, values, at + t * step), total)
     store(out, start, width, total / broadcast(tile, sums, 0, 1))
 
@@ -118,8 +122,7 @@ def _attend_rows(tile, q, row, first, head, group, head_dim, values, at, step, d
     """Replace ``tile.rows`` queries of the heads that share `head` by what they attend to; row = token * group + g."""
     for r in range(tile.rows):
         i, column = (row + r) // group, (head * group + (row + r) % group) * head_dim
-        for d in range(head_dim):
-            desk.queries[r * head_dim + d] = q[i, column + d]
+        copy_row(tile, q[i], column, desk.queries, r * head_dim, head_dim)
     count = first + (row + tile.rows - 1) // group + 1
     stride, width = -(-count // PANEL) * PANEL, -(-head_dim // STRIP) * STRIP
     for t in range(0, count, tile.width):
@@ -138,8 +141,7 @@ def _attend_rows(tile, q, row, first, head, group, head_dim, values, at, step, d
         c += tile.narrow.width
     for r in range(tile.rows):
         i, column = (row + r) // group, (head * group + (row + r) % group) * head_dim
-        for d in range(head_dim):
-            q[i, column + d] = desk.out[r * width + d]
+        copy_row(tile, desk.out, r * width, q[i], column, head_dim)
 
 
 @njit
@@ -160,8 +162,8 @@ def attend(tile, q, position, first, last, kept, room):  # type: ignore[no-untyp
         if width != head_dim or stop - row >= WORTH_COPYING:
             values, origin, step = desk.values, 0, width
             for t in range(num_positions):
-                for d in range(head_dim):
-                    values[t * width + d] = kept.values[base + t * stride + d]
+                prefetch(tile.ribbon, kept.values, base + (t + AHEAD) * stride)
+                copy_row(tile, kept.values, base + t * stride, values, t * width, head_dim)
                 values[t * width + head_dim : (t + 1) * width] = 0
         while row + tile.patch.rows <= stop:
             _attend_rows(tile.patch, q, row, position, head, group, head_dim, values, origin, step, desk)

@@ -1,4 +1,4 @@
-"""Storing keys and values as balanced digits: what :mod:`cachequant_lib.kernels.aligned` attends to.
+"""Keys and values as balanced digits, stored and multiplied: what :mod:`cachequant_lib.kernels.aligned` is made of.
 
 Keys and values are 16-bit integers times a power of two: keys share the power in a block of 64 tokens of one channel,
 values in one token. Each integer is split into two *balanced digits* of a byte, ``256 * high + low``, both in
@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from cachequant_lib.kernels.attention import BLOCK, power_of_two
+from cachequant_lib.kernels.attention import AHEAD, BLOCK, LOWEST, SUMS, power_of_two, prefetch_row
 from cachequant_lib.kernels.jit import cached_njit
 
 LARGEST = 32639  # 127 * 256 + 127, the largest integer whose two digits fit in bytes
@@ -122,3 +122,66 @@ def append_aligned(tile: Any, k: NDArray[np.float32], v: NDArray[np.float32], la
                 high, low = layer.key_high[h, t - row : t + 1], layer.key_low[h, t - row : t + 1]
                 _seal(tile, layer.open_keys[h], high, low, layer.key_exponents[h, block], factors)
     return True
+
+
+# ---- Multiplying ---------------------------------------------------------------------------------------------------
+
+
+@njit(fastmath=SUMS)
+def dot(tile, a, row):  # type: ignore[no-untyped-def]
+    """Multiply float32 (D,) with digits, or float32, (D,)."""
+    total = np.float32(0)
+    for c in range(tile.width):
+        total += a[c] * np.float32(row[c])
+    return total
+
+
+@njit(fastmath=SUMS)
+def scale_queries(tile, q, exponents, scaled):  # type: ignore[no-untyped-def]
+    """Write queries in units of the high digits; return the largest sigma of a score, root of a sum of squares / 12."""
+    most = np.float32(0)
+    for g in range(tile.rows):
+        square = np.float32(0)
+        for c in range(tile.width):
+            x = q[g, c] * power_of_two(np.int32(exponents[c]) + np.int32(8))
+            scaled[g, c] = x
+            square += x * x
+        most = max(most, np.sqrt(square / np.float32(12)))
+    return most
+
+
+@njit(fastmath=SUMS)
+def dot_block(tile, a, digits, first, scores):  # type: ignore[no-untyped-def]
+    """Write the scores of a block, four tokens at a time; return the largest. Asks for what is wanted 4 KB later."""
+    peak = LOWEST
+    for t in range(first, first + BLOCK, 4):
+        for j in range(4):
+            prefetch_row(tile, digits, (t + j) * tile.width + AHEAD)
+        d0, d1, d2, d3 = digits[t], digits[t + 1], digits[t + 2], digits[t + 3]
+        x0 = x1 = x2 = x3 = np.float32(0)
+        for c in range(tile.width):
+            x0 += a[c] * np.float32(d0[c])
+            x1 += a[c] * np.float32(d1[c])
+            x2 += a[c] * np.float32(d2[c])
+            x3 += a[c] * np.float32(d3[c])
+        scores[t], scores[t + 1], scores[t + 2], scores[t + 3] = x0, x1, x2, x3
+        peak = max(peak, max(max(x0, x1), max(x2, x3)))
+    return peak
+
+
+@njit(fastmath=SUMS)
+def add_values(tile, scores, exponents, up, digits, index, count, out):  # type: ignore[no-untyped-def]
+    """Add the digits of the tokens in ``index[:count]``, times ``2**up``, four tokens at a time."""
+    for i in range(0, count, 4):
+        for j in range(4):
+            prefetch_row(tile, digits, index[i + 32 + j] * tile.width)
+        t0, t1, t2, t3 = index[i], index[i + 1], index[i + 2], index[i + 3]
+        f0, f1 = power_of_two(exponents[t0] + up), power_of_two(exponents[t1] + up)
+        f2, f3 = power_of_two(exponents[t2] + up), power_of_two(exponents[t3] + up)
+        d0, d1, d2, d3 = digits[t0], digits[t1], digits[t2], digits[t3]
+        for g in range(tile.rows):
+            p0, p1, p2, p3 = scores[g, t0] * f0, scores[g, t1] * f1, scores[g, t2] * f2, scores[g, t3] * f3
+            row = out[g]
+            for c in range(tile.width):
+                low = p0 * np.float32(d0[c]) + p1 * np.float32(d1[c])
+                row[c] += low + (p2 * np.float32(d2[c]) + p3 * np.float32(d3[c]))

@@ -43,6 +43,32 @@ def exp(tile, x):  # type: ignore[no-untyped-def]
 
 
 @njit
+def copy_row(tile, source, start, target, place, count):  # type: ignore[no-untyped-def]
+    """Copy `count` numbers from ``source[start]`` on to ``target[place]`` on."""
+    whole = count - count % STRIP
+    for k in range(0, whole, STRIP):
+        store(target, place + k, 0, load(tile.strip, source, start + k))
+    for k in range(whole, count):
+        target[place + k] = source[start + k]
+
+
+@njit
+def turn_row(tile, source, start, target, place, cos, sin):  # type: ignore[no-untyped-def]
+    """Copy a head's row, each pair k and ``k + D / 2`` turned by its angle."""
+    half = cos.size
+    whole = half - half % STRIP
+    for k in range(0, whole, STRIP):
+        first, second = load(tile.strip, source, start + k), load(tile.strip, source, start + half + k)
+        c, s = load(tile.strip, cos, k), load(tile.strip, sin, k)
+        store(target, place + k, 0, first * c - second * s)
+        store(target, place + half + k, 0, second * c + first * s)
+    for k in range(whole, half):
+        x, y = source[start + k], source[start + half + k]
+        target[place + k] = x * cos[k] - y * sin[k]
+        target[place + half + k] = y * cos[k] + x * sin[k]
+
+
+@njit
 def gelu_row(tile, x):  # type: ignore[no-untyped-def]
     """Replace each number of x by its GELU; x holds a multiple of 16.
 

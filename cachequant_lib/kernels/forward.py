@@ -20,7 +20,7 @@ from numba import njit
 
 from cachequant_lib.kernels.causal import KeptHeads, attend
 from cachequant_lib.kernels.either import layer_of, multiply_panel, quantize_row, rows_of
-from cachequant_lib.kernels.elementwise import gate_row, gelu_row, normalize_row
+from cachequant_lib.kernels.elementwise import copy_row, gate_row, gelu_row, normalize_row, turn_row
 from cachequant_lib.kernels.jit import cached_njit
 from cachequant_lib.kernels.work import Room, Shape
 
@@ -67,32 +67,23 @@ def _expand(tile, gated, rows, weight, first, last, out, side):  # type: ignore[
 
 
 @njit
-def _place(source, column, target, at, head_dim, cos, sin, rotary):  # type: ignore[no-untyped-def]
-    """Copy one head's row, turned by its position if `rotary`."""
-    half = head_dim // 2
-    if not rotary:
-        for d in range(head_dim):
-            target[at + d] = source[column + d]
-    else:
-        for d in range(half):
-            first, second = source[column + d], source[column + half + d]
-            target[at + d] = first * cos[d] - second * sin[d]
-            target[at + half + d] = second * cos[d] + first * sin[d]
-
-
-@njit
-def _keep(shape, wide, position, rope, kept, queries, first, last):  # type: ignore[no-untyped-def]
+def _keep(tile, shape, wide, position, rope, kept, queries, first, last):  # type: ignore[no-untyped-def]
     """Put queries, keys and values of key-value heads where they belong; row i is at ``position + i``."""
     head_dim, group = shape.head_dim, shape.num_heads // shape.num_kv_heads * shape.head_dim
     for i in range(wide.shape[0]):
         row, angle = wide[i], (position + i) * shape.rotary
         cos, sin = rope[0, angle], rope[1, angle]
-        for head in range(first, last):
-            column, at = head * head_dim, kept.start + ((position + i) * shape.num_kv_heads + head) * head_dim
-            _place(row, shape.key_column + column, kept.keys, at, head_dim, cos, sin, shape.rotary)
-            _place(row, shape.value_column + column, kept.values, at, head_dim, cos, sin, False)
-            for query in range(head * group, (head + 1) * group, head_dim):
-                _place(row, query, queries[i], query, head_dim, cos, sin, shape.rotary)
+        column, stop = first * head_dim, last * head_dim
+        at = kept.start + (position + i) * shape.num_kv_heads * head_dim
+        copy_row(tile, row, shape.value_column + column, kept.values, at + column, stop - column)
+        if shape.rotary:
+            for k in range(column, stop, head_dim):
+                turn_row(tile, row, shape.key_column + k, kept.keys, at + k, cos, sin)
+            for k in range(first * group, last * group, head_dim):
+                turn_row(tile, row, k, queries[i], k, cos, sin)
+        else:
+            copy_row(tile, row, shape.key_column + column, kept.keys, at + column, stop - column)
+            copy_row(tile, row, first * group, queries[i], first * group, (last - first) * group)
 
 
 # ---- One thread's share of a step ------------------------------------------------------------------------------------
@@ -125,7 +116,7 @@ def _step(tile, shape, qkv, out, up, down, rows, room, start, layer, i, step, th
         _multiply(tile, mine, layer_of(qkv, layer), first, last, wide, False)
     elif step == 2:
         first, last = _share(num_heads, thread, num_threads)
-        _keep(shape, wide, start + i, room.rope, kept, queries, first, last)
+        _keep(tile, shape, wide, start + i, room.rope, kept, queries, first, last)
     elif step == 3:
         per_head = num_rows * (shape.num_heads // num_heads)
         if few:  # then a thread has kept nothing but its own heads so far

@@ -48,33 +48,25 @@ class AlignedKV(CompressedKV):
 
     format = "aligned"
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        tolerance: float = 2.0**-8,
-        control: bool = False,
-    ) -> None:
-        super().__init__(num_layers, num_kv_heads, head_dim, capacity)
+    def __init__(self, *shape: int, tolerance: float = 2.0**-8, control: bool = False) -> None:
+        super().__init__(*shape)
+        num_layers, num_kv_heads, head_dim, capacity = shape
         if not 0 <= tolerance <= 1:
             raise FormatError(f"tolerance must lie in 0..1, got {tolerance!r}")
         if head_dim % 4:
             raise FormatError(f"the head size must be a multiple of four, got {head_dim}")
         self.tolerance, self.control = float(tolerance), bool(control)
         room = (capacity // BLOCK + 1) * BLOCK  # one token more at least: the kernel pads with it
-        shape, blocks = (num_kv_heads, room, head_dim), (num_kv_heads, room // BLOCK, head_dim)
+        planes, blocks = (num_kv_heads, room, head_dim), (num_kv_heads, room // BLOCK, head_dim)
         self.layers = tuple(
             AlignedLayer(
-                key_high=np.empty(shape, np.int8),
-                key_low=np.empty(shape, np.int8),
+                key_high=np.empty(planes, np.int8),
+                key_low=np.empty(planes, np.int8),
                 key_exponents=np.zeros(blocks, np.int8),
                 open_keys=np.zeros((num_kv_heads, BLOCK, head_dim), np.float32),
-                value_high=np.empty(shape, np.int8),
-                value_low=np.empty(shape, np.int8),
-                value_exponents=np.zeros(shape[:2], np.int8),
+                value_high=np.empty(planes, np.int8),
+                value_low=np.empty(planes, np.int8),
+                value_exponents=np.zeros(planes[:2], np.int8),
             )
             for _ in range(num_layers)
         )
@@ -135,18 +127,13 @@ class AlignedKV(CompressedKV):
 
 
 def aligned_kv(
-    num_layers: int,
-    num_kv_heads: int,
-    head_dim: int,
-    capacity: int,
-    *,
+    *shape: int,
     design: str = "d2",
     tolerance: float = 2.0**-8,
     thresholds: tuple[int, int] = (4, 8),
     control: bool = False,
 ) -> KVCache:
     """Make an :class:`AlignedKV` (``design="d2"``), or a :class:`PaperKV` (``design="paper"``)."""
-    shape = (num_layers, num_kv_heads, head_dim, capacity)
     if design == "d2":
         return AlignedKV(*shape, tolerance=tolerance, control=control)
     if design == "paper":

@@ -38,19 +38,10 @@ class GearKV(SimulatedKV):
     format = "gear"
 
     def __init__(
-        self,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        bits: int = 4,
-        group_size: int = 32,
-        buffer: int = 64,
-        rank: int = 2,
-        outliers: float = 0.02,
+        self, *shape: int, bits: int = 4, group_size: int = 32, buffer: int = 64, rank: int = 2, outliers: float = 0.02
     ) -> None:
-        super().__init__(num_layers, num_kv_heads, head_dim, capacity)
+        super().__init__(*shape)
+        num_kv_heads, head_dim = self.num_kv_heads, self.head_dim
         if not (is_whole(group_size, 1) and is_whole(buffer, 1) and buffer % group_size == 0):
             raise FormatError(f"groups of {group_size!r} do not divide a buffer of {buffer!r}")
         self.bits, self.buffer = bits, int(buffer)

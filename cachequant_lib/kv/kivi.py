@@ -29,18 +29,9 @@ class KiviKV(SimulatedKV):
 
     format = "kivi"
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        bits: int = 4,
-        group_size: int = 32,
-        residual: int = 128,
-    ) -> None:
-        super().__init__(num_layers, num_kv_heads, head_dim, capacity)
+    def __init__(self, *shape: int, bits: int = 4, group_size: int = 32, residual: int = 128) -> None:
+        super().__init__(*shape)
+        head_dim = self.head_dim
         if not (is_whole(bits, 1) and bits <= 16 and is_whole(group_size, 1) and is_whole(residual, 1)):
             raise FormatError(
                 f"need 1 to 16 bits, a group size, a residual; got {bits!r}, {group_size!r}, {residual!r}"

@@ -52,17 +52,9 @@ class PaperKV(CompressedKV):
 
     format = "aligned"
 
-    def __init__(
-        self,
-        num_layers: int,
-        num_kv_heads: int,
-        head_dim: int,
-        capacity: int,
-        *,
-        thresholds: tuple[int, int] = (4, 8),
-        control: bool = False,
-    ) -> None:
-        super().__init__(num_layers, num_kv_heads, head_dim, capacity)
+    def __init__(self, *shape: int, thresholds: tuple[int, int] = (4, 8), control: bool = False) -> None:
+        super().__init__(*shape)
+        num_layers, num_kv_heads, head_dim, capacity = shape
         whole = [value for value in thresholds if is_whole(value)]
         if len(whole) != 2 or len(thresholds) != 2 or not whole[0] <= whole[1] <= 100:  # type: ignore[redundant-expr]
             raise FormatError(f"thresholds must be two whole numbers, the second not smaller, got {thresholds!r}")

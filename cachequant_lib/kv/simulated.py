@@ -29,10 +29,10 @@ class SimulatedKV(CompressedKV):
     bits: int
     meta: tuple[float, float]
 
-    def __init__(self, num_layers: int, num_kv_heads: int, head_dim: int, capacity: int) -> None:
-        super().__init__(num_layers, num_kv_heads, head_dim, capacity)
-        self._dense = DenseKV(num_layers, num_kv_heads, head_dim, capacity)
-        self._rounded = [[0, 0] for _ in range(num_layers)]  # positions of K and of V, for each layer
+    def __init__(self, *shape: int) -> None:
+        super().__init__(*shape)
+        self._dense = DenseKV(*shape)
+        self._rounded = [[0, 0] for _ in range(self.num_layers)]  # positions of K and of V, for each layer
 
     @abstractmethod
     def _ready(self, part: int, length: int) -> int:

@@ -159,7 +159,9 @@ class Model(ABC):
         Returns
         -------
         ndarray of float32, shape (T, V), or (1, V) with `last_only` or `num_best`
-            Row ``i`` scores the token after ``token_ids[i]``. Chunks agree with one pass to 1e-5 of the largest logit.
+            Row ``i`` scores the token after ``token_ids[i]``. Chunks agree with one pass to 1e-5 of the largest logit
+            in float32. With int8 or BFP8 blocks and a dense cache, the residual stream, keys and values are the same
+            bits however a text is cut, on one machine; so is the last row that `last_only` gives.
 
         Raises
         ------

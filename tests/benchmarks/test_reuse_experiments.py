@@ -24,7 +24,7 @@ def run(name: str, folder: Path, model: str = "tiny") -> int:
 
 
 def record(name: str, folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "box" / f"{name}.json").read_text())
+    return json.loads((folder / "box" / f"{cli.stored_name(name, 'tiny')}.json").read_text())
 
 
 def test_oneshot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,7 +75,7 @@ def test_multiturn_stops_when_a_cached_reply_differs(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(reuse, "ask", wrong)
     assert run("multiturn", tmp_path) == 1
-    assert not (tmp_path / "box" / "multiturn.json").exists()
+    assert not (tmp_path / "box" / "multiturn-tiny.json").exists()
 
 
 def test_combined(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,7 +178,8 @@ def test_ctrl_c_in_the_middle_keeps_the_old_result(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "box").mkdir()
-    (tmp_path / "box" / f"{name}.json").write_text("old")
+    stored = tmp_path / "box" / f"{cli.stored_name(name, 'tiny')}.json"
+    stored.write_text("old")
 
     def interrupted(*args: object) -> None:
         raise KeyboardInterrupt
@@ -189,8 +190,14 @@ def test_ctrl_c_in_the_middle_keeps_the_old_result(
     monkeypatch.setattr(stress, "in_schemes", combined.in_schemes)
     assert run(name, tmp_path) == 130
     assert "earlier results are as they were" in capsys.readouterr().err
-    assert (tmp_path / "box" / f"{name}.json").read_text() == "old"
-    assert [path.name for path in (tmp_path / "box").iterdir()] == [f"{name}.json"]
+    assert stored.read_text() == "old"
+    assert list((tmp_path / "box").iterdir()) == [stored]
+
+
+def test_each_model_has_its_record() -> None:
+    names = [cli.stored_name(name, model) for name in ALL for model in ("gpt2-random", "smollm2-135m")]
+    assert names[:4] == ["oneshot", "oneshot-smollm2-135m", "multiturn", "multiturn-smollm2-135m"]
+    assert names[-2:] == ["eviction", "eviction"]  # no model in it
 
 
 def test_threads_and_memory_are_those_of_the_model() -> None:

@@ -117,7 +117,7 @@ def test_time_is_up_before_the_first_job(tmp_path):
 
 def test_a_work_folder_that_cannot_be_written_to_is_an_error(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(BenchmarkError, match="cannot write"):
+    with pytest.raises(BenchmarkError, match="choose another place with --work DIR"):
         run(tmp_path / "file")
 
 

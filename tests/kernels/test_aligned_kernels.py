@@ -1,5 +1,10 @@
 """The attention kernels against their rules written out in NumPy: digits and planes exactly, outputs in float64."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +18,7 @@ from cachequant_lib.kv.paper import RELEASED, PaperKV
 
 pytestmark = pytest.mark.compiled
 
+ROOT = Path(__file__).resolve().parents[2]
 HEADS, GROUP, DIM, LENGTH = 3, 3, 64, 500  # 7 blocks of 64, and 52 tokens in the open one
 PATTERNS = np.arange(2**16).astype(np.uint16)
 FINITE = PATTERNS[(PATTERNS & 0x7C00) != 0x7C00]
@@ -285,3 +291,31 @@ def test_every_thread_count_gives_the_same_bits(cls, real, monkeypatch, each_thr
         y, kv = decoded(cls, q, k, v)
         results.add((y.tobytes(), kv.reads.key_bits, kv.reads.value_bits))
     assert len(results) == 1
+
+
+# ---- Other CPUs ------------------------------------------------------------------------------------------------------
+
+DECODE = """
+import sys
+import numpy as np
+from cachequant_lib.kv.aligned import AlignedKV
+from cachequant_lib.kv.fixture import load_kv_fixture
+from cachequant_lib.kv.paper import PaperKV
+fixture = load_kv_fixture()[15]
+for cls in (AlignedKV, PaperKV):
+    kv = cls(1, 3, 64, 500)
+    kv.append(0, fixture.k[:500], fixture.v[:500])
+    np.save(sys.argv[1] + cls.__name__, kv.attend(0, fixture.q[51:52])[0])
+    np.save(sys.argv[1] + cls.__name__ + "Rows", kv.read_block(0, 500).rows)
+"""
+
+
+@pytest.mark.slow
+def test_a_cpu_without_vectors_gives_the_same_answer(tmp_path):
+    fixture = load_kv_fixture()[15]
+    environment = os.environ | {"NUMBA_CPU_NAME": "generic", "NUMBA_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-c", DECODE, f"{tmp_path}/"], env=environment, cwd=ROOT, check=True)
+    for cls in (AlignedKV, PaperKV):
+        y, kv = decoded(cls, fixture.q[51], fixture.k[:500], fixture.v[:500])
+        assert (np.load(tmp_path / f"{cls.__name__}Rows.npy") == kv.read_block(0, 500).rows).all()
+        assert error(np.load(tmp_path / f"{cls.__name__}.npy"), y) < 1e-3  # a share on the fence may fall otherwise

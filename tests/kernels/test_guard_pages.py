@@ -63,6 +63,56 @@ for m, n, k in ((1, 1, 1), (1, 48, 32), (9, 49, 33), (7, 50, 96), (3, 5, 31)):
 print("alive")
 """
 
+# A whole pass, every array of it against the wall: weights, cache and all room for what lies between.
+WHOLE = """
+import numba
+import cachequant_lib as cq
+from cachequant_lib.kernels import forward
+from cachequant_lib.kernels.isa import usable_instruction_sets
+from cachequant_lib.model import gpt2, linear, llama, whole
+from cachequant_lib.model.base import ModelConfig
+isa = {isa.name: isa for isa in usable_instruction_sets()}[sys.argv[1]]
+linear.best_instruction_set = lambda: isa
+run = forward.forward_alone
+
+def walled(part):
+    if isinstance(part, np.ndarray):
+        return against_the_wall(part)
+    return type(part)(*map(walled, part)) if isinstance(part, tuple) else part
+
+def run_walled(tile, *work):
+    copies = [walled(part) for part in work]
+    run(tile, *copies)
+    for part, copy in zip(work[6], copies[6]):  # the room: results are read from it
+        part[...] = copy
+
+def build(module, **sizes):
+    config = ModelConfig(
+        vocab_size=97, context_length=40, num_layers=2, norm_eps=1e-5, tied_head=True, bos_token_id=0, eos_token_id=0,
+        architecture=module.__name__.rpartition(".")[2], **sizes,
+    )
+    shapes, rng = module.tensor_shapes(config), np.random.default_rng(0)
+    return module.build(config, None, "random", lambda key: rng.standard_normal(shapes[key]).astype(np.float32) * 0.2)
+
+def odd(num_heads, num_kv_heads, head_dim, width, hidden_width, rope_theta=None):
+    return locals()
+
+numba.set_num_threads(1)
+for module, scheme, sizes in (
+    (gpt2, "int8", odd(5, 5, 12, 60, 77)),
+    (llama, "int8", odd(6, 3, 10, 54, 75, 10000.0)),
+    (llama, "bfp8", odd(6, 2, 16, 96, 160, 10000.0)),
+):
+    model, ids = cq.quantize_model(build(module, **sizes), scheme), np.arange(39)
+    kv, other = model.new_kv(capacity=39), model.new_kv(capacity=39)
+    whole.forward_alone = run_walled
+    walled_in = np.concatenate([model.hidden_states(part, kv) for part in (ids[:21], ids[21:22], ids[22:])])
+    whole.forward_alone = run
+    assert (walled_in == model.hidden_states(ids, other)).all()
+    assert (kv.keys == other.keys).all() and kv.length == 39
+print("alive")
+"""
+
 # One register too many: proof that the wall stands.
 TOO_FAR = """
 from numba import njit
@@ -85,6 +135,12 @@ read(tile, array, 1, out)
 @pytest.mark.parametrize("isa", usable_instruction_sets(), ids=lambda isa: isa.name)
 def test_no_kernel_goes_past_the_end(isa):
     run = subprocess.run([sys.executable, "-c", GUARD + KERNELS, isa.name], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (0, "alive\n"), run.stderr
+
+
+@pytest.mark.parametrize("isa", usable_instruction_sets(), ids=lambda isa: isa.name)
+def test_no_whole_pass_goes_past_the_end(isa):
+    run = subprocess.run([sys.executable, "-c", GUARD + WHOLE, isa.name], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, "alive\n"), run.stderr
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 from typing import Any
 
+import numba
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
 
 import cachequant_lib as cq
 from cachequant_lib.errors import FormatError
+from cachequant_lib.kernels.float_reference import attend_ref, gate_ref, gelu_ref, normalize_ref
+from cachequant_lib.kernels.reference import linear_bfp8_ref, linear_int8_ref
 from cachequant_lib.kv.dense import DenseKV
 from cachequant_lib.model.base import Model
 from cachequant_lib.model.linear import Int8Linear, Linear
+from cachequant_lib.model.ops import apply_rope
 from cachequant_lib.model.registry import load
 
 pytestmark = pytest.mark.compiled
@@ -62,7 +68,7 @@ def assert_same(first: tuple[np.ndarray, Any], second: tuple[np.ndarray, Any]) -
         assert_array_equal(one[:, :length].view(np.int32), other[:, :length].view(np.int32))
 
 
-CUTS = [(1,), (149,), (8, 16, 29), (3, 131, 140), tuple(range(1, NUM_TOKENS))]
+CUTS = [(1,), (149,), (8, 16, 29), (3, 131, *range(140, NUM_TOKENS))]
 
 
 def test_pieces_and_threads_leave_the_same_bits(model: Model, ids: np.ndarray, each_thread_count: Any) -> None:
@@ -74,12 +80,51 @@ def test_pieces_and_threads_leave_the_same_bits(model: Model, ids: np.ndarray, e
             assert_same(run(model, ids, *cuts), whole)
 
 
+def test_token_by_token_leaves_the_same_bits(model: Model, ids: np.ndarray) -> None:
+    numba.set_num_threads(1)
+    assert_same(run(model, ids, *range(1, NUM_TOKENS)), run(model, ids))
+    numba.set_num_threads(numba.config.NUMBA_NUM_THREADS)
+
+
 @pytest.mark.parametrize("reused", [1, 100, 149])
 def test_a_copied_prefix_leaves_the_same_bits(model: Model, ids: np.ndarray, reused: int) -> None:
     whole, cold = run(model, ids)
     warm = model.new_kv(capacity=NUM_TOKENS + 3)
     warm.write_block(cold.read_block(0, reused))
     assert_same((run(model, ids[reused:], kv=warm)[0], warm), (whole[reused:], cold))
+
+
+def multiply(linear: Any, x: np.ndarray) -> np.ndarray:
+    """What a packed layer must give, from the formats and the oracle of its kernel."""
+    quantize, oracle = {
+        Int8Linear: (cq.quantize_int8, linear_int8_ref),
+        cq.BFP8Linear: (cq.quantize_bfp8, linear_bfp8_ref),
+    }[type(linear)]
+    return oracle(*vars(quantize(x)).values(), *vars(linear.tensor).values(), linear.bias)
+
+
+def oracle_pass(model: Model, ids: np.ndarray) -> np.ndarray:
+    """The residual stream, from the oracles of all kernels alone."""
+    x, config = model.embed(ids, 0), model.config
+    for stage in model.stages():
+        norms = [
+            (n.weight, getattr(n, "bias", np.float32(0)), n.eps, hasattr(n, "bias"))
+            for n in (stage.norm_1, stage.norm_2)
+        ]
+        qkv = np.concatenate([multiply(linear, normalize_ref(x, *norms[0])) for linear in stage.qkv], axis=1)
+        q, k, v = np.split(
+            qkv.reshape(len(x), -1, config.head_dim), np.cumsum([config.num_heads, config.num_kv_heads]), 1
+        )
+        if model.rope is not None:
+            q, k = (apply_rope(part, *(table[: len(x)] for table in model.rope)) for part in (q, k))
+        x = x + multiply(stage.out[0], attend_ref(q, k, v).reshape(len(x), -1))
+        up = [multiply(linear, normalize_ref(x, *norms[1])) for linear in stage.up]
+        x = x + multiply(stage.down[0], gelu_ref(*up) if len(up) == 1 else gate_ref(*up))
+    return x
+
+
+def test_every_bit_is_that_of_the_oracles(model: Model, ids: np.ndarray) -> None:
+    assert_array_equal(run(model, ids[:30])[0].view(np.int32), oracle_pass(model, ids[:30]).view(np.int32))
 
 
 def test_a_prefix_cache_never_changes_an_answer(model: Model, ids: np.ndarray) -> None:
@@ -162,3 +207,34 @@ def test_layer_by_layer_is_another_model_to_a_prefix_cache(make_gpt2: Any) -> No
     quantized = cq.quantize_model(model, "int8")
     assert dataclasses.replace(quantized, layer_by_layer=True).fingerprint != quantized.fingerprint
     assert isinstance(quantized.blocks[0].mlp_up, Int8Linear)
+
+
+PEAK = """
+import tracemalloc
+import numba
+import numpy as np
+import cachequant_lib as cq
+tiny = cq.quantize_model(cq.load("tiny"), "int8")
+tiny.forward([1, 2, 3], tiny.new_kv())  # compiles, which needs memory once
+model = cq.load("gpt2-random")
+tracemalloc.start()
+quantized = cq.quantize_model(model, "int8")
+embedding, positions = model.embedding.nbytes, model.positions.nbytes  # shared with the model that was there before
+del model
+ids = np.arange(512)
+kv = quantized.new_kv()
+quantized.forward(ids[:1], kv)  # moves the weights of all layers together
+kv.truncate(0)
+tracemalloc.reset_peak()
+for part in (ids[:500], ids[500:501], ids[501:]):
+    quantized.forward(part, kv, last_only=True)
+peak = tracemalloc.get_traced_memory()[1] + embedding + positions
+codes = sum(vars(block)[name].nbytes for block in quantized.blocks for name in vars(block) if "norm" not in name)
+print(peak / (codes + embedding + kv.nbytes))
+"""
+
+
+@pytest.mark.slow
+def test_a_pass_needs_little_more_than_weights_and_cache() -> None:
+    run = subprocess.run([sys.executable, "-c", PEAK], capture_output=True, text=True, check=True)
+    assert 1 < float(run.stdout) <= 1.1
