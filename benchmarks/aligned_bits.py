@@ -19,6 +19,7 @@ from cachequant_lib.kv.compressed import CompressedKV, Reads
 from cachequant_lib.model.registry import load
 
 TITLE = "bits that attention reads of a number of K and of V, by context length"
+MODEL = "smollm2-135m"  # unless another is asked for
 PER_MODEL = True
 LENGTHS = (128, 256, 512, 1024, 2048, 4096, 8192)
 TEXTS, LAYERS, QUERIES = 2, 8, 8

@@ -29,6 +29,7 @@ from cachequant_lib.model.base import KV_FORMATS
 from cachequant_lib.model.registry import load
 
 TITLE = "relative error of Q Kᵀ and of S V in six classes: AlignedKV, dropped bits, KIVI, GEAR"
+MODEL = "smollm2-135m"  # unless another is asked for
 PER_MODEL = True
 LENGTHS = (512, 4096)
 TEXTS, LAYERS, QUERIES = 2, 8, 4

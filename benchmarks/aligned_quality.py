@@ -37,6 +37,7 @@ from cachequant_lib.model.base import Model
 from cachequant_lib.model.registry import load
 
 TITLE = "AlignedKV and its rivals, decoded token by token: divergence, same tokens, small tasks"
+MODEL = "smollm2-135m"  # unless another is asked for
 PER_MODEL = True
 CONTEXTS = (512, 1024, 4096)
 STRETCHES, POSITIONS = 4, 256  # texts for each context, and positions decoded in each

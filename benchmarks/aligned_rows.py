@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.records import BenchmarkError
 from benchmarks.scoring import WindowKV
 from cachequant_lib.kv.base import FloatArray, KVBlock, KVCache
 from cachequant_lib.kv.dense import DenseKV
@@ -199,8 +200,10 @@ class Panel(KVCache):
 
 def side_by_side(model: Model, many: int) -> Model:
     """A Llama whose rotations hold still for so many rows of each position, as a :class:`Panel` needs it."""
+    if model.rope is None:
+        raise BenchmarkError(f"{model.name} adds its positions before the first block; choose a Llama")
     twin = copy.copy(model)
-    cos_sin = tuple(np.repeat(table, many, axis=0) for table in model.rope)  # type: ignore[attr-defined]
+    cos_sin = tuple(np.repeat(table, many, axis=0) for table in model.rope)
     twin.__dict__["rope"] = cos_sin  # what its cached_property would compute, each row `many` times
     return twin
 

@@ -21,6 +21,7 @@ from benchmarks.records import BenchmarkError, significant, summary
 from benchmarks.workers import Worker, crew
 
 TITLE = "attention in decode by context length: AlignedKV, its controls, plain fp16, PyTorch"
+MODEL = "smollm2-135m"  # unless another is asked for
 BASE, CONTROL = "fixed-8", "fixed-control"
 LABELS = {
     "half": "plain fp16, this library",
