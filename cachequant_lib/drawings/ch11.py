@@ -166,7 +166,7 @@ def classes(rows: Mapping[str, Sequence[float]], title: str, names: Sequence[str
             x += wide
     base = 34.0 + 40 * len(rows) + 8
     for i, (name, shade) in enumerate(zip(names, shades, strict=True)):
-        x, y = 8 + 112 * (i % 3), base + 20 * (i // 3)
+        x, y = 8 + 100 * (i % 3), base + 20 * (i // 3)
         parts.append(f"<path d='M{number(x)} {number(y)}h12v12h-12z' fill='{shade}'/>")
         parts.append(text(number(x + 17), number(y + 11), name))
     return canvas(base + 46, parts)
