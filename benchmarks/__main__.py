@@ -18,6 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import (
+    aligned_bits,
+    aligned_error,
+    aligned_quality,
+    aligned_time,
+    assembly,
     baseline,
     breakdown,
     combined,
@@ -45,6 +50,7 @@ EXPERIMENTS = {
     "prefix": prefix,
     "eviction": eviction,
     "kernels": kernels,
+    "assembly": assembly,
     "head": head,
     "speed": speed,
     "quantization": quantization,
@@ -55,14 +61,20 @@ EXPERIMENTS = {
     "stress": stress,
     "quality": quality,
     "grid": grid,
+    "aligned_bits": aligned_bits,
+    "aligned_error": aligned_error,
+    "aligned_quality": aligned_quality,
+    "aligned_time": aligned_time,
 }
 DEFAULT_MODEL = "gpt2-random"
-PER_MODEL = "quality and grid: a sweep over a text, stored as NAME-MODEL.json, continued where it was stopped"
+PER_MODEL = (
+    "quality, grid and AlignedKV: run over a text, stored as NAME-MODEL.json; a sweep continues where it was stopped"
+)
 
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    lines = "\n".join(f"  {name:13s}{module.TITLE}" for name, module in EXPERIMENTS.items())
+    lines = "\n".join(f"  {name:17s}{module.TITLE}" for name, module in EXPERIMENTS.items())
     made = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description=f"Run one experiment of the book and store what it saw.\n\n{lines}",

@@ -5,11 +5,13 @@ Run it with ``python -m cachequant_lib.checkup``.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numba
 import numpy as np
 
 from cachequant_lib.bench import pin_threads
@@ -19,13 +21,16 @@ from cachequant_lib.kernels.simd import load, prefetch, store, zeros
 from cachequant_lib.kernels.tiles import Tile
 from cachequant_lib.machine import machine_info, timing_traps
 
-__all__ = ["doctor", "doctor_report", "matmul_rate", "read_bandwidth"]
+__all__ = ["MULTIPLY", "doctor", "doctor_report", "inner_loop", "matmul_rate", "read_bandwidth"]
 
 #: Streams of addresses a thread in :func:`read_bandwidth`, and how many int32 ahead of its use a line is asked for.
 STREAMS, AHEAD = 4, 256
 
 #: Bytes of fp32 weights GPT-2 small reads for one token: all parameters, but 1 of 1,024 positions.
 GPT2_BYTES_PER_TOKEN = 4 * (124_439_808 - 1023 * 768)
+
+#: The integer multiplications of x86 and of ARM, as an assembler writes them.
+MULTIPLY = re.compile(r"(imul[bwlq]?|v?pm(add|ul)\w+|vpdp\w+|[su]dot|[su]?(mul|mla|mull|mlal)2?|madd)(?=\s)")
 
 
 def read_bandwidth(num_threads: int = 1, *, num_bytes: int = 256 << 20, budget_s: float = 0.4) -> float:
@@ -93,6 +98,25 @@ def matmul_rate(num_threads: int = 1, *, size: int = 1024, budget_s: float = 0.3
             best = min(best, time.perf_counter() - start)
             passes += 1
     return 2 * size**3 / best
+
+
+def inner_loop(kernel: Any, *arguments: Any) -> list[str]:
+    """Return the loop of a Numba kernel that holds most multiplications: its instructions, one a line.
+
+    The kernel is compiled anew for arguments like these, and not run: the cache on disk keeps no text.
+    """
+    fresh = numba.njit(kernel.py_func)
+    fresh.compile(tuple(map(numba.typeof, arguments)))
+    label, body, loops = "", list[str](), list[list[str]]()
+    for line in next(iter(fresh.inspect_asm().values())).splitlines():
+        words = re.split(r"#|//|;", line)[0].split(None, 1)
+        if len(words) == 1 and words[0].endswith(":"):
+            label, body = words[0][:-1], []
+        elif words and not words[0].startswith("."):
+            body = [*body, " ".join(word.strip() for word in words)]
+            if len(words) > 1 and words[1].split()[-1] == label:  # a jump back to where the piece began
+                loops.append(body)
+    return max(loops, key=lambda loop: sum(bool(MULTIPLY.match(line)) for line in loop), default=[])
 
 
 def doctor_report() -> dict[str, Any]:

@@ -114,6 +114,15 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(nodeid)
 
 
+# ---- Denormals: a test that has the processor round them to zero would change the tests that follow it ----------------
+
+
+@pytest.fixture(autouse=True)
+def _denormals_stay() -> Iterator[None]:
+    yield
+    assert float("5e-324") > 0.0, "denormals count as zero since this test"
+
+
 # ---- Threads ---------------------------------------------------------------------------------------------------------
 
 

@@ -205,7 +205,7 @@ def test_a_text_longer_than_the_context_is_read_in_windows(tiny):
 
 
 def test_an_unknown_scheme_is_answered_with_the_known_ones(tiny):
-    with pytest.raises(cq.FormatError, match=r"one of \('int8', 'bfp8'\) or a Scheme, got 'int4'"):
+    with pytest.raises(cq.FormatError, match=r"one of \('fp32', 'int8', 'bfp8'\) or a Scheme, got 'int4'"):
         cq.quantize_model(tiny, "int4")
     with pytest.raises(cq.FormatError, match=r"'pow2', 'exact', 'fp16', 'snapped'"):
         cq.Scheme(32, "pow3")

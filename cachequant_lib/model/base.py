@@ -229,8 +229,7 @@ class Model(ABC):
     def fingerprint(self) -> str:
         """Name of exactly this model: 32 hexadecimal digits over its configuration, weights and weight format.
 
-        Models with equal fingerprints give equal logits, so their caches may be shared. Computed on first use, about
-        1 s for 1 GB of weights, and kept.
+        Equal fingerprints mean equal logits: caches may be shared. Computed on first use, about 1 s for 1 GB, and kept.
         """
         unnamed = {"config", "tokenizer", "name"}
         if not (self.layer_by_layer and can_run(self.stages())):  # only then does it change a bit

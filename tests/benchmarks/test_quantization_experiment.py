@@ -1,6 +1,7 @@
 """The experiment on weight formats: its arithmetic on made-up times, its engines against the library, one real run."""
 
 import json
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -47,7 +48,17 @@ def test_the_price_is_in_a_file_with_its_source() -> None:
     assert price().dollars_per_hour == CostModel().dollars_per_hour
 
 
+@pytest.fixture
+def denormals_afterwards() -> Iterator[None]:
+    """An engine made here, not in a process of its own, sets denormals to zero for every test that follows."""
+    import torch
+
+    yield
+    torch.set_flush_denormal(False)
+
+
 @TORCH
+@pytest.mark.usefixtures("denormals_afterwards")
 def test_the_float_engine_computes_what_the_library_does(dtype: str, tolerance: float) -> None:
     model = cq.load("tiny")
     ids, kv = model.tokenizer.encode("It is a truth universally acknowledged"), model.new_kv(capacity=32)
