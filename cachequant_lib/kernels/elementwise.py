@@ -70,23 +70,23 @@ def turn_row(tile, source, start, target, place, cos, sin):  # type: ignore[no-u
 
 @njit
 def gelu_row(tile, x):  # type: ignore[no-untyped-def]
-    """Replace each number of x by its GELU; x holds a multiple of 16.
+    """Replace each number of x by its GELU; x holds whole registers, as a panel does.
 
     ``x / 2 * (1 + tanh(u))`` is ``x / (1 + exp(-2 u))``.
     """
-    for k in range(0, x.size, STRIP):
-        y = load(tile.strip, x, k)
+    for k in range(0, x.size, tile.square.rows):
+        y = load(tile.square.single, x, k)
         slope = multiply_add(y * y, splat(tile, GELU_CUBIC), splat(tile, GELU_LINEAR))  # -2 u / y
-        store(x, k, 0, y / (exp(tile.strip, slope * y) + splat(tile, ONE)))
+        store(x, k, 0, y / (exp(tile.square.single, slope * y) + splat(tile, ONE)))
 
 
 @njit
 def gate_row(tile, x, up):  # type: ignore[no-untyped-def]
-    """Replace each number g of x by ``g / (1 + exp(-g)) * up``: SwiGLU. Both hold the same multiple of 16."""
-    for k in range(0, x.size, STRIP):
-        gate = load(tile.strip, x, k)
-        silu = gate / (exp(tile.strip, to_float(zeros(tile.strip)) - gate) + splat(tile, ONE))
-        store(x, k, 0, silu * load(tile.strip, up, k))
+    """Replace each number g of x by ``g / (1 + exp(-g)) * up``: SwiGLU. Both hold the same whole registers."""
+    for k in range(0, x.size, tile.square.rows):
+        gate = load(tile.square.single, x, k)
+        silu = gate / (exp(tile.square.single, to_float(zeros(tile.square.single)) - gate) + splat(tile, ONE))
+        store(x, k, 0, silu * load(tile.square.single, up, k))
 
 
 @njit

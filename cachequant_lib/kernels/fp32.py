@@ -28,9 +28,9 @@ from cachequant_lib.kernels.tiles import STRIP, Registers, Tile, intrinsic
 
 FloatArray = NDArray[np.float32]
 FEW_ROWS = 32
-"""Most rows for which the kernel is used. Measured on the layers of GPT-2 with 1 and 2 threads, in turns with OpenBLAS
-0.3 (AMD Zen 5, weights from memory): 3 to 4 times as fast at 2 rows, 2.2 or more at 8, 1.5 or more at 28 and 1.4 at 32,
-about equal at 64. One row gains nothing: both wait for the weight.
+"""Most rows for which the kernel is used. Measured on the layers of GPT-2 with one thread, in turns with OpenBLAS 0.3
+(AMD Zen 5, weights from memory): 3 to 4 times as fast at 2 rows, 2.4 or more at 8, 1.4 or more at 28 and at 32. One row
+gains nothing: both wait for the weight.
 """
 MANY_WEIGHTS = 2**16  # with fewer, waking the threads costs more than a BLAS does
 
