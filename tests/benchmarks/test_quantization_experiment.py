@@ -49,16 +49,17 @@ def test_the_price_is_in_a_file_with_its_source() -> None:
 
 
 @pytest.fixture
-def denormals_afterwards() -> Iterator[None]:
-    """An engine made here, not in a process of its own, sets denormals to zero for every test that follows."""
+def torch_as_before() -> Iterator[None]:
+    """An engine made here, not in a process of its own, leaves its switches to every test that follows."""
     import torch
 
     yield
     torch.set_flush_denormal(False)
+    torch.set_grad_enabled(True)
 
 
 @TORCH
-@pytest.mark.usefixtures("denormals_afterwards")
+@pytest.mark.usefixtures("torch_as_before")
 def test_the_float_engine_computes_what_the_library_does(dtype: str, tolerance: float) -> None:
     model = cq.load("tiny")
     ids, kv = model.tokenizer.encode("It is a truth universally acknowledged"), model.new_kv(capacity=32)
