@@ -114,7 +114,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.line(nodeid)
 
 
-# ---- Denormals: a test that has the processor round them to zero would change the tests that follow it -
+# ---- Denormals: a test that has the processor round them to zero would change the tests that follow it ---------------
 
 
 @pytest.fixture(autouse=True)
