@@ -23,8 +23,8 @@ def test_combination(drawn_well: Callable[[str, int], None]) -> None:
     assert "276 + 8" in drawn
     assert "all five: 272 ms" in drawn
     assert f"{sum(PLAIN) / 272.5:.2f} times" in drawn
-    assert widths(drawn, 20) == pytest.approx([222 * ms / 1000 - 1 for ms in PLAIN], abs=0.1)
-    assert widths(drawn, 10)[::2] == pytest.approx([222 * r.forward_ms / 1000 - 1 for r in REQUESTS], abs=0.1)
+    assert widths(drawn, 20) == pytest.approx([214 * ms / 1000 - 1 for ms in PLAIN], abs=0.1)
+    assert widths(drawn, 10)[::2] == pytest.approx([214 * r.forward_ms / 1000 - 1 for r in REQUESTS], abs=0.1)
 
 
 def test_a_request_without_overhead_has_one_stretch() -> None:

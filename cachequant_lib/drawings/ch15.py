@@ -6,7 +6,7 @@ from typing import NamedTuple
 from cachequant_lib.drawings.canvas import BOLD, END, GRID, INK, MUTED, ORANGE, RED, WIDTH, canvas, number, path, text
 from cachequant_lib.drawings.ch12 import GREEN
 
-LEFT, RIGHT = 64.0, 286.0
+LEFT, RIGHT = 72.0, 286.0
 Look = tuple[str, str]
 FORWARD, OVERHEAD, PLAIN = ("#bfe3d5", GREEN), ("#fbd9bd", ORANGE), ("#e4e8ee", MUTED)
 EQUAL, TEXT, OTHER = ("#bfe3d5", GREEN), ("#fff", MUTED), ("#f6c6bf", RED)
@@ -59,7 +59,7 @@ def all_totals(sets: Mapping[str, Mapping[str, tuple[float, float]]]) -> str:
     """Draw seconds without and with a cache, (plain, cached) of each format, each set on a scale of its own."""
     parts, y = [], 18.0
     for name, formats in sets.items():
-        scale = (RIGHT - LEFT - 34) / max(max(pair) for pair in formats.values())
+        scale = (RIGHT - LEFT - 50) / max(max(pair) for pair in formats.values())
         parts.append(text(8, number(y), name, BOLD))
         for i, (label, (plain, cached)) in enumerate(formats.items()):
             top = y + 8 + 28 * i
