@@ -24,7 +24,7 @@ from benchmarks.peers.weights import gpt2_tensors
 LABELS = {
     "transformers": "transformers, fp32",
     "lean": "hand-written PyTorch, fp32",
-    "library": "this library, NumPy fp32",
+    "library": "this library, fp32",
 }
 
 

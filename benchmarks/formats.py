@@ -22,7 +22,7 @@ LIBRARY = {
 }
 FLOATS = {"torch_fp32": "float32", "torch_bf16": "bfloat16", "torch_fp16": "float16"}
 LABELS = {
-    "fp32": "this library, NumPy fp32",
+    "fp32": "this library, fp32",
     "torch_fp32": "hand-written PyTorch, fp32",
     "torch_bf16": "hand-written PyTorch, bf16",
     "torch_fp16": "hand-written PyTorch, fp16",

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from cachequant_lib.kernels.elementwise import copy_row, softmax_row
 from cachequant_lib.kernels.floats import load_rows, multiply_add, transpose
 from cachequant_lib.kernels.simd import broadcast, load, prefetch, store, to_float, zeros
-from cachequant_lib.kernels.tiles import Tile
+from cachequant_lib.kernels.tiles import STRIP, Tile
 
 PANEL = 64  # positions of a panel of keys
-STRIP = 16
 AHEAD = 12  # positions between the values that are read and those that are asked for
 WORTH_COPYING = 16  # query rows for which values are laid close together first
 

@@ -10,8 +10,8 @@ from numba import njit
 
 from cachequant_lib.kernels.floats import max_row, multiply_add, sum_row, times_power, where_less
 from cachequant_lib.kernels.simd import load, splat, store, to_float, zeros
+from cachequant_lib.kernels.tiles import STRIP
 
-STRIP = 16
 ROUNDER = np.float32(1.5 * 2**23)  # adding it rounds to a whole number, which its low bits then hold
 LOG2_E = np.float32(1.4426950408889634)
 LN2_HIGH, LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)  # the first has 9 bits: n times it is exact

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cachequant_lib.kernels.isa import InstructionSet
 
-STRIP = 16  # columns of a strip, and the lanes of the widest register
+STRIP = 16  # columns of a strip, and the lanes of the widest register; a pass keeps rows in a multiple of it
 intrinsic: Any = extending.intrinsic  # its annotations describe the function decorated, not the word that it becomes
 
 

@@ -5,8 +5,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-STRIP = 16  # every row of numbers is kept in a multiple of this
-
 
 class Shape(NamedTuple):
     """What the kernel must know of a model.

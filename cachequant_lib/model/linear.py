@@ -92,7 +92,7 @@ class Float32Linear(Linear):
 
     def _apply(self, x: FloatArray) -> FloatArray:
         isa, shares = best_instruction_set(), numba.get_num_threads()  # type: ignore[no-untyped-call]
-        fewest = 1 if shares > 1 else 2  # one row alone gains nothing, but two pools of threads would fight for the cores
+        fewest = 1 if shares > 1 else 2  # one row gains nothing, but two pools of threads would fight for the cores
         if fewest <= len(x) <= fp32.FEW_ROWS and self.weight.size >= fp32.MANY_WEIGHTS and fp32.pays(isa):
             rows, bias = (np.require(part, np.float32, ["C", "W"]) for part in (x, self.bias))
             out = np.empty((len(x), self.out_features), np.float32)

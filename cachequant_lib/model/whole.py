@@ -15,8 +15,8 @@ from cachequant_lib.kernels.either import rows_like
 from cachequant_lib.kernels.forward import forward_alone, forward_shared
 from cachequant_lib.kernels.jit import PARALLEL
 from cachequant_lib.kernels.quantize import LARGEST_POWER, NOT_FINITE
-from cachequant_lib.kernels.tiles import Tile
-from cachequant_lib.kernels.work import STRIP, Room, Shape, Work
+from cachequant_lib.kernels.tiles import STRIP, Tile
+from cachequant_lib.kernels.work import Room, Shape, Work
 from cachequant_lib.kv.dense import DenseKV
 from cachequant_lib.model.linear import BFP8Linear, Int8Linear, PackedLinear
 from cachequant_lib.model.ops import FloatArray, LayerNorm, RMSNorm
