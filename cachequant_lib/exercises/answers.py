@@ -60,6 +60,14 @@ def words(answer: object) -> list[str]:
     return [str(word) for word in answer] if isinstance(answer, Sequence) and not isinstance(answer, str) else []
 
 
+def choice(answer: object, options: Sequence[str]) -> set[str]:
+    """Return the options that a list picks; of anything else, and of no option, an `AnswerError` says what to give."""
+    chosen = set(words(answer))
+    if not chosen or chosen - set(options):
+        raise AnswerError(f"Give a list with some of these: {', '.join(options)}.")
+    return chosen
+
+
 def outcome(function: object, *arguments: object) -> object:
     """Return what the reader's function returns. That it stopped is an `AnswerError`."""
     if not callable(function):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cachequant_lib.exercises.answers import checker, integers, number, numbers, outcome, tell, words
+from cachequant_lib.exercises.answers import checker, choice, integers, number, numbers, outcome, tell
 
 __all__ = ["EX4_CHANGES", "EX5_PASSES", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
@@ -88,10 +88,8 @@ def check_ex3(answer: object) -> None:
 @checker
 def check_ex4(answer: object) -> None:
     """Check which of `EX4_CHANGES` spoil the hits of the next turn."""
-    chosen = set(words(answer))
-    if not chosen or chosen - set(EX4_CHANGES):
-        print(f"Give a list with some of these: {', '.join(EX4_CHANGES)}.")
-    elif extra := sorted(chosen - _SPOILING):
+    chosen = choice(answer, EX4_CHANGES)
+    if extra := sorted(chosen - _SPOILING):
         reasons = {
             "a longer last line": "What is new stands at the end, and all before it is still found.",
             "a higher temperature": "How a token is chosen changes no key and no value of the prompt.",

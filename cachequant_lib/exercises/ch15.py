@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cachequant_lib.exercises.answers import checker, integers, number, numbers, outcome, words
+from cachequant_lib.exercises.answers import checker, choice, integers, number, numbers, outcome
 
 __all__ = ["EX2_THINGS", "EX5_CASES", "check_ex1", "check_ex2", "check_ex3", "check_ex4", "check_ex5"]
 
@@ -53,10 +53,8 @@ def check_ex1(answer: object) -> None:
 @checker
 def check_ex2(answer: object) -> None:
     """Check which of `EX2_THINGS` must be the same for stored rows to be reused."""
-    chosen = set(words(answer))
-    if not chosen or chosen - set(EX2_THINGS):
-        print(f"Give a list with some of these: {', '.join(EX2_THINGS)}.")
-    elif extra := sorted(chosen - _SAME):
+    chosen = choice(answer, EX2_THINGS)
+    if extra := sorted(chosen - _SAME):
         print(f"Not {extra[0]!r}: it decides what becomes of the logits, and the prompt's keys and values come before.")
     elif missing := sorted(_SAME - chosen):
         reasons = {
@@ -111,10 +109,8 @@ def check_ex4(answer: object) -> None:
 @checker
 def check_ex5(answer: object) -> None:
     """Check which of `EX5_CASES` are refused with an error."""
-    chosen = set(words(answer))
-    if not chosen or chosen - set(EX5_CASES):
-        print(f"Give a list with some of these: {', '.join(EX5_CASES)}.")
-    elif extra := sorted(chosen - _REFUSED):
+    chosen = choice(answer, EX5_CASES)
+    if extra := sorted(chosen - _REFUSED):
         reasons = {
             "a prompt of spaces": "Spaces are tokens like any others.",
             "a prompt as long as the context, one new token": "A token that is chosen and never fed needs no room.",
