@@ -38,8 +38,13 @@ def run(model_name: str, threads: Sequence[int], repeats: int, say: Say) -> dict
         with crew(makers, n) as workers:
             model = workers["library"].call("describe")
             data["threads"][str(n)] = _measure(workers, model, repeats, say)
+    return {"model": model, "settings": settings(model, model_name, threads, repeats), "data": data}
+
+
+def settings(model: dict[str, Any], model_name: str, threads: Sequence[int], repeats: int) -> dict[str, Any]:
+    """What a run over the profiles was set to; takes the prompts out of what a worker said of the model."""
     ids = {f"{name}_ids": model.pop(f"{name}_ids") for name in PROFILES}
-    settings = {
+    return {
         "model": model_name,
         "threads": list(threads),
         "repeats": repeats,
@@ -49,7 +54,6 @@ def run(model_name: str, threads: Sequence[int], repeats: int, say: Say) -> dict
         },
         "min_sample_s": MIN_SAMPLE_S,
     }
-    return {"model": model, "settings": settings, "data": data}
 
 
 def _measure(workers: dict[str, Worker], model: dict[str, Any], repeats: int, say: Say) -> dict[str, Any]:

@@ -13,18 +13,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import formats
-from benchmarks.baseline import PARTS, WARMUP_TOKENS, Say, by_engine, glance, metrics, rounded, turns
+from benchmarks.baseline import (
+    MIN_SAMPLE_S,
+    PARTS,
+    PROFILES,
+    WARMUP_TOKENS,
+    Say,
+    by_engine,
+    glance,
+    metrics,
+    rounded,
+    settings,
+    turns,
+)
 from benchmarks.records import significant, summary
 from benchmarks.workers import Worker, crew
 from cachequant_lib.bench import CostModel
 
 TITLE = "weight formats at prefill and decode: fp32, fp16, bf16, BFP8, int8, and the head"
 BASE, FP32 = "fp32", ("fp32", "torch_fp32")
-PROFILES = {"short": ("short_ids", 50), "long": ("long_ids", 10)}
 PREFILL_LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128, 270, 512)
 CONTEXTS = (8, 270, 1000)
 DECODE_STEPS = 6
-MIN_SAMPLE_S = 0.1
 PRICE = Path(__file__).with_name("price.json")
 SOURCE = {
     "label": "CacheQuant, the source project: GPT-2 small in PyTorch and Numba, Intel i7-8700K, 8 threads",
@@ -62,18 +72,7 @@ def run(model_name: str, threads: Sequence[int], repeats: int, say: Say) -> dict
         with crew(makers, n) as workers:
             model = workers[BASE].call("describe")
             data["threads"][str(n)] = _measure(workers, model, repeats, cost, say)
-    ids = {f"{name}_ids": model.pop(f"{name}_ids") for name in PROFILES}
-    settings = {
-        "model": model_name,
-        "threads": list(threads),
-        "repeats": repeats,
-        "warmup_tokens": WARMUP_TOKENS,
-        "profiles": {
-            name: {"prompt_tokens": len(ids[key]), "new_tokens": new} for name, (key, new) in PROFILES.items()
-        },
-        "min_sample_s": MIN_SAMPLE_S,
-    }
-    return {"model": model, "settings": settings, "data": data}
+    return {"model": model, "settings": settings(model, model_name, threads, repeats), "data": data}
 
 
 def _measure(
