@@ -91,17 +91,7 @@ class Float32Linear(Linear):
         self.weight = np.ascontiguousarray(weight, dtype=np.float32)
 
     def _apply(self, x: FloatArray) -> FloatArray:
-        isa, shares = best_instruction_set(), numba.get_num_threads()  # type: ignore[no-untyped-call]
-        fewest = 1 if shares > 1 else 2  # one row gains nothing, but two pools of threads would fight for the cores
-        if fewest <= len(x) <= fp32.FEW_ROWS and self.weight.size >= fp32.MANY_WEIGHTS and fp32.pays(isa):
-            rows, bias = (np.require(part, np.float32, ["C", "W"]) for part in (x, self.bias))
-            out = np.empty((len(x), self.out_features), np.float32)
-            with PARALLEL:
-                fp32.multiply_fp32(*fp32.tiles_fp32(isa), rows, self.weight, bias, out, shares)
-            return out
-        y: FloatArray = x.astype(np.float32, copy=False) @ self.weight.T  # (M, K) @ (K, N) -> (M, N)
-        y += self.bias
-        return y
+        return _multiply_float32(x, self.weight, self.bias)
 
     @property
     def nbytes(self) -> int:
@@ -241,9 +231,7 @@ class SchemeLinear(Linear):
         self.weight = scheme.quantize(weight).dequantize()
 
     def _apply(self, x: FloatArray) -> FloatArray:
-        y: FloatArray = self.scheme.quantize(x).dequantize() @ self.weight.T  # (M, K) @ (K, N) -> (M, N)
-        y += self.bias
-        return y
+        return _multiply_float32(self.scheme.quantize(x).dequantize(), self.weight, self.bias)
 
     @property
     def nbytes(self) -> int:
@@ -253,6 +241,21 @@ class SchemeLinear(Linear):
     def bits_per_weight(self) -> float:
         """8 and a share of the scheme's scale."""
         return self.scheme.bits_per_value(self.in_features, self.out_features)
+
+
+def _multiply_float32(x: FloatArray, weight: FloatArray, bias: FloatArray) -> FloatArray:
+    """Return ``x @ weight.T + bias``: by our kernel if there are a few rows, else by NumPy's BLAS."""
+    isa, shares = best_instruction_set(), numba.get_num_threads()  # type: ignore[no-untyped-call]
+    fewest = 1 if shares > 1 else 2  # one row gains nothing, but two pools of threads would fight for the cores
+    if fewest <= len(x) <= fp32.FEW_ROWS and weight.size >= fp32.MANY_WEIGHTS and fp32.pays(isa):
+        out = np.empty((len(x), len(weight)), np.float32)
+        rows, added = (np.require(part, np.float32, ["C", "W"]) for part in (x, bias))
+        with PARALLEL:
+            fp32.multiply_fp32(*fp32.tiles_fp32(isa), rows, weight, added, out, shares)
+        return out
+    y: FloatArray = x.astype(np.float32, copy=False) @ weight.T  # (M, K) @ (K, N) -> (M, N)
+    y += bias
+    return y
 
 
 def _kernel_input(x: FloatArray) -> FloatArray:
